@@ -38,7 +38,7 @@ pub enum Action {
     /// A write with this token to the fenced store, which is not the lock server. The client's next actions are writes
     /// to the data beside the lock, on the lock server.
     Write(Token),
-    /// The client sleeps for this time, until the lease is over. Then the client writes as after `Write`.
+    /// The client sleeps for this time, until the lease is over. Then the client writes, as for `Write`.
     Pause(Nanos, Token),
     /// The client keeps the lock for a while.
     Rest(Nanos),

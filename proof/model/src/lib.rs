@@ -37,8 +37,8 @@
 //!
 //! The promises need these assumptions. For each assumption, a test drops the assumption and finds a broken promise.
 //!
-//! 1. The quarantine is at least as long as every lease that any server granted before the crash or promotion, even with
-//!    other settings.
+//! 1. The quarantine is at least as long as every lease that any server granted before the crash or promotion, even if
+//!    that server had other settings.
 //! 2. A renewal with TOKEN reaches a server in quarantine before the lease ends by the owner's own clock. A server that
 //!    has lost its data cannot check the claim of an owner, and accepts the claim. So a late renewal takes the lock
 //!    from another owner to whom the server has granted the lock meanwhile. When the other owner renews too, the owner
@@ -61,15 +61,15 @@
 //!    an earlier tenure, a server in quarantine treats the new tenure as the older of the two, and may refuse its
 //!    owner.
 //!
-//! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must stop relying
-//! on a lock some time before the lease ends.
+//! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must subtract a
+//! margin from the lease, as the clients do.
 //!
 //! The promises hold even if a renewal does not reach the replica (the next renewal corrects the replica), a reply is
 //! lost, a wall clock is wrong (except for the promise about tokens), or the server drops the key.
 //!
 //! Two tests break a rule of the server on purpose, to show that the check finds the error. A server that compares a
-//! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that writes
-//! some time after its check ([`Guards::TwoSteps`]) runs stale writes.
+//! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that checks
+//! and writes in two steps ([`Guards::TwoSteps`]) runs stale writes.
 //!
 //! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`] is
 //! about the data of each server alone. So the loss of data in a failover does not break this promise.

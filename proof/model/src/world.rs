@@ -371,8 +371,8 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let servers = if self.replica { 2 } else { 1 };
-        // The servers started long ago. The first primary started without a quarantine: operators may set the
-        // quarantine only after the primary has granted leases.
+        // The servers started long ago. The first primary started without a quarantine, because an operator can set
+        // the quarantine after the primary has granted leases.
         let node = |number| {
             let mut node = self.start(0, number, 0);
             let length = if number == 0 { 0 } else { self.rules.quarantine };

@@ -1,10 +1,10 @@
 //! `torture`: runs clients and faults against real servers, records every call, and checks the history with
 //! `lockward-checker`.
 //!
-//! A [`run`](mod@run) happens in a [`world`]: servers, their faults, and the promises that hold in spite of these faults. The
-//! clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole process. Each
-//! client is a [`workload_client`]. A client sends its calls through a [`recording_client`], and writes to a
-//! [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
+//! A [`run`](mod@run) happens in a [`world`]: servers, their faults, and the promises that hold in spite of these
+//! faults. The clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole
+//! process. Each client is a [`workload_client`]. A client sends its calls through a [`recording_client`], and writes
+//! to a [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
 //!
 //! [`client_run`] runs a world with clients that use `lockward-client` ([`rust_client`]).
 //!
@@ -30,8 +30,8 @@ use std::time::Duration;
 use std::{env, fs};
 use world::WorldName;
 
-/// Runs clients against real servers, injects faults into both, and checks that the recorded calls break no promise
-/// of Lockward.
+/// Runs clients against real servers, injects faults into clients and servers, and checks that the recorded calls
+/// break no promise of Lockward.
 ///
 /// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]

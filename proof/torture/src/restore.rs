@@ -1,6 +1,6 @@
 //! Rounds in which a server forgets tenures, and the holders restore them.
 //!
-//! In each round, owners acquire, re-enter, renew and release some locks, and hand them over to waiters. Then the
+//! In each round, owners acquire, re-enter, renew and release locks, and hand them over to waiters. Then the
 //! server forgets all locks, or a replica that has missed changes is promoted. Each owner whose lease is not over on
 //! its own clock renews with TOKEN and HOLDS, and must get its tenure back. Before and after these renewals, other
 //! owners try to acquire the same locks, and must get no grant.
@@ -113,7 +113,7 @@ impl<'r> Round<'r> {
     }
 
     /// Promotes a replica that did not receive the last grants. If `is_isolated`, the old primary lives on without
-    /// replicas, and accepts writes until it notices their loss. If not, the old primary is killed.
+    /// replicas, and accepts writes until it notices their loss. Otherwise the old primary is killed.
     fn promote(&mut self, is_isolated: bool) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");
         let replica = || setup().module(&format!("quarantine {}", QUARANTINE / MS)).start();
@@ -225,7 +225,7 @@ impl<'r> Round<'r> {
         self.count("other owner refused");
     }
 
-    /// Performs some random actions.
+    /// Performs `count` random actions.
     fn run_workload(&mut self, port: u16, count: u64) {
         for _ in 0..count {
             self.act(port);

@@ -32,8 +32,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Runs the plan and checks the history. Returns a report, and whether no promise was broken. If `expected` names a
-    /// check, returns whether this check has found a violation instead.
+    /// Runs the plan and checks the history. Returns a report, and whether the run succeeded. If `expected` names a
+    /// check, the run succeeds if this check finds a violation. Without `expected`, the run succeeds if no promise was
+    /// broken. A world that loses grants must also have two tenures that do not fit beside each other.
     pub(crate) fn run(self, expected: Option<&str>) -> (String, bool) {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();

@@ -158,7 +158,7 @@ impl Task {
         timeout(BOUND, call).await.expect("the call ends")
     }
 
-    /// Checks the guard for some time, and then releases or drops the guard.
+    /// Checks the guard for a random time, and then releases or drops the guard.
     async fn hold(&mut self, key: &str, guard: Guard) {
         let lost = tokio::spawn(guard.lost());
         let until =

@@ -6,10 +6,10 @@ use crate::history::{History, Outcome};
 use crate::report::ms;
 use crate::violation::{Check, Violation};
 
-/// Claim: no call is open when the run ends, and each call has a reply within the bound after its wait limit.
+/// Claim: no call is open when the run ends, and each call has a reply within [`Bounds::answer`] after its wait limit.
 ///
-/// A closed connection counts as a reply. The bound does not apply to closed connections, to waits without limit, or to
-/// calls during a fault: a stopped server replies late, and a stopped client reads late.
+/// A closed connection counts as a reply. [`Bounds::answer`] does not apply to closed connections, to waits without
+/// limit, or to calls during a fault: a stopped server replies late, and a stopped client reads late.
 pub fn every_call_is_answered(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
     let mut violations = Vec::new();

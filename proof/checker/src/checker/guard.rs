@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Claim, for each guarded write with the token of a tenure:
 ///
-/// 1. If the server ran a write, the write had started before the end of the tenure, and before any client had read the grant
-///    of a later tenure.
+/// 1. If the server ran a write, the write had started before the end of the tenure, and before any client had read the
+///    grant of a later tenure.
 /// 2. If the tenure was certainly held during the whole call of a write, the reply is not FENCED.
 ///
 /// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure

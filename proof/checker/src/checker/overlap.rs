@@ -90,7 +90,7 @@ impl Present {
     }
 
     /// A small set of tenures whose weights exceed the smallest limit: the new tenure, the tenure with the smallest
-    /// limit, and the heaviest others. `None` if all tenures fit.
+    /// limit, and the heaviest other tenures. `None` if all tenures fit.
     fn too_many(&self, of_key: &[Tenure<'_>], new: usize) -> Option<Vec<usize>> {
         let &(limit, _, smallest) = self.by_limit.first().filter(|(limit, ..)| self.weight > *limit)?;
         let mut together = vec![smallest];

@@ -10,18 +10,18 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Claim: a wait that begins a tenure has its reply within the bound. The bound counts from the time when the wait
-/// fitted beside the earlier tenures, or from the start of the wait, whichever is later.
+/// Claim: a wait that begins a tenure has its reply within [`Bounds::handoff`]. This time counts from the instant at
+/// which the wait fitted beside the earlier tenures, or from the start of the wait, whichever is later.
 ///
 /// The earlier tenures are those with smaller tokens. Each of them was over at the reply of a release that left no
 /// holds, or at the end of the last lease that a call may have set. The wait fitted as soon as enough earlier tenures
-/// were over: the rest left room for the wait, even with their largest possible weights and smallest possible limits.
-/// From that time on the server had to grant the wait, except in these cases:
+/// were over: the other tenures left room for the wait, even with their largest possible weights and smallest possible
+/// limits. From that time on the server had to grant the wait, except in these cases:
 ///
 /// - Another owner held the lock by a grant that is not in the history. Only an acquisition without a reply can get
 ///   such a grant.
 /// - A kept place held the wait back.
-/// - The wait was behind another request that did not fit, while others still held the lock.
+/// - The wait was behind another request that did not fit, while other owners still held the lock.
 /// - A fault happened in between.
 ///
 /// In these cases the check claims nothing. The first and the last case depend on [`Bounds::settle`].

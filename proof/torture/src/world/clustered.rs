@@ -4,8 +4,8 @@ use super::nemesis::{Nemesis, World};
 use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
-/// Three primaries with a replica each. The slots of the locks move in the same steps as when an operator uses the
-/// usual tools, with random pauses in between. Sometimes there is a planned failover of a primary to its replica. No
+/// Three primaries with a replica each. The slots of the locks move by CLUSTER MIGRATESLOTS, or by MIGRATE in the steps
+/// of redis-cli, with random pauses in between. Sometimes there is a planned failover of a primary to its replica. No
 /// grant is lost.
 #[derive(Debug)]
 pub(super) struct Clustered {
@@ -17,7 +17,7 @@ pub(super) struct Clustered {
 
 impl Clustered {
     pub(super) fn start(keys: &[String]) -> Self {
-        // Replicas must not take over by themselves, because on a slow machine a live primary may seem dead, and such a
+        // Replicas must not take over by themselves, because on a slow machine a live primary may seem dead, and its
         // failover could lose grants.
         let setup =
             Setup::new().config("cluster-replica-no-failover yes").config("cluster-node-timeout 3000");
