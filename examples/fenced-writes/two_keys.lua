@@ -1,5 +1,5 @@
--- Reads or writes a plain string. Its fence is in a second key. In a cluster both keys need one slot: {stock:shoes} and
--- {stock:shoes}:fence. Both keys must have the same TTL, or none.
+-- Reads or writes a plain string. Its fence is in a second key. In a cluster both keys must have the same slot, such as
+-- {stock:shoes} and {stock:shoes}:fence. Both keys must have the same TTL, or none.
 -- KEYS[1]: the value. KEYS[2]: the fence. ARGV[1]: the token. ARGV[2]: the value to write. Without ARGV[2], the script only reads.
 local fence = redis.call('GET', KEYS[2]) or '0'
 if tonumber(ARGV[1]) < tonumber(fence) then
