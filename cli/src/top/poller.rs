@@ -29,7 +29,7 @@ pub(super) struct Sample {
     /// The key of the lock whose queue is shown, if this primary serves the key. The state of the lock is `None` if nobody
     /// holds the lock.
     pub(super) focus: Option<(Vec<u8>, Option<Lock>)>,
-    /// What the user must know about the server, if the server is a replica.
+    /// The warning for the user, if the server is a replica.
     pub(super) warning: Option<String>,
 }
 

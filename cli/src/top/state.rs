@@ -194,7 +194,8 @@ impl State {
         self.primaries.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// The reason if no primary is known, and a line for each server that does not answer or is a replica.
+    /// The reason why no primary is known, if there is none. Then a line for each server that does not answer or is a
+    /// replica.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
         let search_failure = self.search_failure.iter().map(|failure| &*failure.reason);
         search_failure.chain(self.primaries.values().filter_map(Primary::warning))
