@@ -21,7 +21,8 @@ pub const HANDOFFS: usize = 400;
 pub const SPARE_FILES: usize = 300;
 /// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
-/// The largest number of connections to one address of the server, because each connection needs another client port.
+/// The largest number of connections to one address of the server. Each connection to an address needs its own client
+/// port.
 const CONNECTIONS_OF_ADDRESS: usize = 20_000;
 /// The memory is measured when it has not decreased for this time, because the server shrinks the buffers of a client
 /// after five idle seconds.

@@ -1,5 +1,5 @@
-//! What the benchmarks of Lockward share: a server for each benchmark, a client that costs little, and the server's CPU
-//! time.
+//! What the benchmarks of Lockward share: a server for each benchmark, a client that uses little CPU, and the
+//! server's CPU time.
 //!
 //! Most figures are the CPU time of the server process, including its time in the kernel. So a busy machine makes the
 //! figures noisier, but does not change which side of a comparison costs less. The two sides of a comparison run

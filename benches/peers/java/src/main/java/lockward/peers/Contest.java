@@ -71,7 +71,7 @@ final class Contest {
     }
 
     private String answer() {
-        // A list of numbers as text is an array in JSON.
+        // The text of a Java list of numbers is a JSON array.
         return "\"began_unix_ms\":" + began
                 + ",\"waits_us\":" + clients.stream().map(client -> client.times).toList()
                 + (job.isShared() ? ",\"counter\":" + allowed.get() : "")
