@@ -14,7 +14,7 @@ pub enum Check {
     Counts,
     /// The order of the queue is the order of grants.
     Queue,
-    /// A freed lock reaches a waiter within its bound.
+    /// A freed lock reaches a waiter in time.
     Promptness,
     /// Every call has a reply.
     Answers,

@@ -23,7 +23,7 @@ pub enum Owner {
     },
 }
 
-/// The events that the properties look for.
+/// The events that the properties look for. A live holder is an owner that relies on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Happened {
     /// A waiter got a lock that another owner had held.

@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Checks the result of a live holder's renewal at the primary.
+    /// Checks the result of a renewal at the primary, by an owner that relies on the lock.
     fn renewed(
         state: &State,
         owner: usize,

@@ -67,7 +67,7 @@ impl LockKind {
         }
     }
 
-    /// The command that releases one hold and leaves `holds`, with TOKEN if there is one.
+    /// The command that releases one hold and leaves `holds`, with TOKEN if `token` is set.
     pub(crate) fn release(self, key: &str, owner: &str, holds: i64, token: Option<i64>) -> Vec<String> {
         match self {
             Self::Hash => words(&["EVAL", RELEASE_HASH, "1", key, owner]),

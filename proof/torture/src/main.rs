@@ -45,7 +45,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs some of the clients of a run.
+    /// Runs the clients of one worker process.
     #[command(hide = true)]
     Worker {
         /// The task of the worker, as JSON.

@@ -32,9 +32,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Runs the plan and checks the history. Returns a report, and whether the run succeeded. If `expected` names a
-    /// check, the run succeeds if this check finds a violation. Without `expected`, the run succeeds if no promise was
-    /// broken. A world that loses grants must also have two tenures that do not fit beside each other.
+    /// Runs the plan and checks the history. Returns a report, and whether the run succeeded. With `expected`, the run
+    /// succeeds if the named check finds a violation. Without `expected`, the run succeeds if no promise was broken. In
+    /// a world that loses grants, two tenures must also have overlapped.
     pub(crate) fn run(self, expected: Option<&str>) -> (String, bool) {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// An owner writes only while it holds the lock alone, so no later tenure can exist at the same time. For (1), a tenure
 /// is over after a release that left no holds, or at the end of the last lease that a call may have set. For (2), a
-/// tenure is certainly held in its definite-hold interval.
+/// tenure is certainly held in the span [`Tenure::held`].
 ///
 /// The claim does not hold if a failover may lose a grant, a renewal or a release.
 pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> {

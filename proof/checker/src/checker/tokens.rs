@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, HashMap};
 /// begun it. The tenure of the other call existed before that start, because the reply to the other call came before
 /// that start. (The order of the replies alone does not show the order of the grants: of two tenures that are held
 /// together, the older tenure may have later replies.) For (3), a release that left no holds, and ran between two
-/// grants of the same token, has ended the tenure. For (4), the whole call lies in a definite-hold interval of its
-/// owner, so the call was a re-entry.
+/// grants of the same token, has ended the tenure. For (4), the whole call lies in a span
+/// [`Held`](crate::tenure::Held) of its owner, so the call was a re-entry.
 ///
 /// Claim (3) does not hold if a failover may lose a release.
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {

@@ -8,7 +8,7 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
 /// Claim: the numbers of grants, hand-offs, lease ends, faults, refused writes, shared tenures, kept places, and
-/// stale writes to plain data are at least those in the bounds.
+/// stale writes without LOCK.GUARD are at least those in the bounds.
 ///
 /// A run without activity breaks no promise, but proves nothing. The check counts only events that certainly
 /// happened.

@@ -1,4 +1,4 @@
-// Executes the ordered commands with go-redis: see ../README.md.
+// Executes the commands from standard input with go-redis: see ../README.md.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Executes the ordered commands with ioredis or node-redis: see ../README.md.
+// Executes the commands from standard input with ioredis or node-redis: see ../README.md.
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { Redis, ReplyError } from "ioredis";

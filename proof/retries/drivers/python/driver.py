@@ -1,4 +1,4 @@
-"""Executes the ordered commands with redis-py: see ../README.md."""
+"""Executes the commands from standard input with redis-py: see ../README.md."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-//! Executes the ordered commands with redis-rs: see ../README.md.
+//! Executes the commands from standard input with redis-rs: see ../README.md.
 
 use redis::aio::ConnectionManager;
 use redis::{Client, Value};

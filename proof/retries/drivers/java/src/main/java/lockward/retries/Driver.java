@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executors;
 
-/** Executes the ordered commands with Jedis or Lettuce: see ../README.md. */
+/** Executes the commands from standard input with Jedis or Lettuce: see ../README.md. */
 final class Driver {
     private static final Gson GSON = new GsonBuilder().serializeNulls().create();
 
