@@ -121,7 +121,7 @@ impl Row {
     }
 }
 
-/// The cost of lock commands, each compared with a plain command.
+/// The cost of lock commands, each compared with a plain command, or with the bare server calls.
 fn locks() -> Vec<Row> {
     let owner = owner(0);
     let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE, "HOLDS", "1"];

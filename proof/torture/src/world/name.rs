@@ -21,7 +21,8 @@ pub(super) const MODES: [Mode; 6] = [
     Mode::of_slots(5, 3),
 ];
 
-/// The quarantine in the worlds with a quarantine. No lease in these worlds is longer.
+/// The quarantine in the worlds with a quarantine, except the worlds with Sentinels, which have a longer quarantine. No
+/// lease in these worlds is longer than this time.
 pub(super) const QUARANTINE: Nanos = 900 * MS;
 
 type Check = fn(&History, &Bounds) -> Vec<Violation>;
@@ -42,8 +43,8 @@ pub(crate) enum WorldName {
     CutOff,
     /// The world `CutOff` without a quarantine. Grants are lost.
     Lossy,
-    /// The world `CutOff`, but the replica misses grants because its process is stopped. Changes for this replica wait
-    /// in its socket, as far as there is room.
+    /// The world `CutOff`, but the fault stops the process of the replica. Changes for this replica wait in its socket,
+    /// so the replica misses a grant only if the socket is full.
     Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,
@@ -75,7 +76,8 @@ impl WorldName {
             keep: 100 * MS..2_000 * MS,
             modes: MODES.to_vec(),
             careful: forgets,
-            // A failover may lose a release. Without a quarantine, the same owner would then re-enter its old tenure.
+            // A server that missed a release still has the tenure, and without a quarantine the same owner would re-enter
+            // this tenure. In `Lossy`, this server is the promoted replica. In `Sleeping`, it is the old primary.
             new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }
