@@ -72,7 +72,7 @@ impl Server {
         let mut replica_warning = None;
         for answer in answers {
             match answer {
-                // A user without the right to COMMAND and ROLE may still have the right to the lock commands.
+                // A user without the right to COMMAND or ROLE may still have the right to the lock commands.
                 Err(error) if error.code() == Some("NOPERM") => {}
                 Err(error) => return Err(self.failure(&error)),
                 Ok(Value::Array(commands)) if commands == [Value::Nil] => {

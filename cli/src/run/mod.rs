@@ -191,7 +191,7 @@ impl Run {
         Ok(code.into())
     }
 
-    /// The fencing token of the first lock.
+    /// The fencing token of the lock `self.key`.
     fn token(&self, guard: &Guard) -> u64 {
         let mut tokens = guard.tokens();
         tokens.find(|(key, _)| *key == self.key.as_bytes()).map_or(0, |(_, token)| token)

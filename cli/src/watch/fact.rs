@@ -14,14 +14,14 @@ use crate::text;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum What {
-    /// The owner held the lock when the watcher first read it.
+    /// The owner held the lock when the watcher started, or when RENAME, MOVE or RESTORE created the key.
     Held,
     Acquired,
     Renewed,
     Released,
     /// The lease ended.
     Lost,
-    /// The key was deleted, renamed, overwritten or flushed.
+    /// The key was deleted, renamed, moved, overwritten or flushed.
     Broken,
     /// The tenure is over, and the watcher does not know why.
     Ended,
