@@ -51,8 +51,8 @@ pub fn measure(report: &mut Report) {
 }
 
 impl Subject {
-    /// All servers have the same number of blocked clients and of keys with a TTL, because a TTL costs the server a
-    /// second lookup.
+    /// Starts a server. All servers have the same number of blocked clients and of keys with a TTL, because a TTL costs
+    /// the server a second lookup.
     fn start(module: Loaded) -> Self {
         let server = Server::start_with(module, Place::Together, &[]);
         let pipeline = Pipeline::open(&server, CONNECTIONS);

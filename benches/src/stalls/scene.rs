@@ -225,7 +225,7 @@ impl Scene {
         eventually("no key is left", || self.control.call(&["DBSIZE"]) == Reply::Int(0));
     }
 
-    /// The used memory without keys, after all other clients have disconnected.
+    /// Waits until all other clients have disconnected, deletes all keys, and returns the used memory.
     pub fn used_once_alone(&mut self) -> f64 {
         self.until("clients", "connected_clients", 1.0);
         self.call(&["FLUSHALL"]);
