@@ -7,8 +7,8 @@
 //! | confirm | RENEW with the whole lease | token: held; denied: wait |
 //! | give up | RELEASE HOLDS 0, in the background | the end |
 //!
-//! If no connection for a wait is free, or the server is full, a call that may wait polls: it repeats *try* from time to
-//! time until it gets a connection.
+//! If no connection for a wait is free, or the server is full, a call that may wait polls: it repeats *try*, with pauses,
+//! until it gets a connection.
 
 use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;
@@ -86,8 +86,8 @@ impl Lock {
             let owner = self.owner.clone().unwrap_or_else(|| self.client.unique_owner());
             let is_own = |name: &OwnedKey| name.owner == owner && self.keys.contains(&name.key);
             let attempted = self.attempt(&owner, is_first, limit).await;
-            // After a failed attempt, wait for the replies to its releases, but not for long. If no server answers,
-            // this wait is useless.
+            // After a failed attempt, wait for the replies to its releases, at most for `GIVE_UP_LIMIT`. If no server
+            // answers, this wait is useless.
             if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
                 let end = from_now(GIVE_UP_LIMIT).min(limit + OVERTIME * 3 / 2);
                 self.client.releases_end(end, is_own).await;
@@ -102,9 +102,8 @@ impl Lock {
     }
 
     /// Acquires all keys. The first attempt tries several keys at the same time. A later attempt acquires one key after
-    /// the other. An attempt ends when a granted key is lost, and the client then releases all
-    /// other granted keys. These keys must not stay held while the call waits again for the lost key: this could cause
-    /// a deadlock with another caller.
+    /// the other. When a granted key is lost, the attempt ends, and the client releases all other granted keys. If these
+    /// keys stayed held while the call waits again for the lost key, this call and another caller could deadlock.
     async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
         let mut guard = Guard::new(&self.client, self.kind);
         let acquisitions = self.keys.iter().map(async |key| {
@@ -127,8 +126,8 @@ impl Lock {
         };
         tokio::select! {
             biased;
-            // If there is only one key, no granted key can be lost during a wait for another key. Then the watch would
-            // wake this task without need.
+            // If there is only one key, no granted key can be lost during a wait for another key. Then this branch would
+            // wake the task without need.
             _ = guard.lost(), if self.keys.len() > 1 => {}
             acquired = all => acquired?,
         }
@@ -238,7 +237,7 @@ impl<'a> Acquire<'a> {
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(&lock.client, &Arc::new(name), end);
         request.patience = patience;
-        // A server has answered the first attempt.
+        // The call makes a further attempt only if a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
         let mut acquire = Self { lock, limit, lease, request, permit: None, leaves_something: false };

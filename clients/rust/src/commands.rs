@@ -94,7 +94,7 @@ impl OwnedKey {
 
     /// Runs `inner` if the token is the token of a present holder. An empty command only checks the token.
     pub(crate) fn guard(&self, token: u64, inner: &Cmd) -> Cmd {
-        // The other kind of argument is the cursor of a scan, which begins with 0.
+        // `Arg::Cursor` is the cursor of a scan, which begins with 0.
         let args = inner.args_iter().map(|arg| if let Arg::Simple(bytes) = arg { bytes } else { b"0" });
         cmd("LOCK.GUARD").arg(&self.key).arg(token).arg(args.collect::<Vec<_>>()).take()
     }

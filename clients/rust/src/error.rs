@@ -21,7 +21,8 @@ pub enum Error {
         /// How the lock was lost.
         loss: Loss,
     },
-    /// The server has replied with an error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. Nothing has changed.
+    /// The server has replied with an error, such as `MAXWAITERS`, `OOM`, `NOPERM` or `WRONGTYPE`. The refused request
+    /// has not changed the lock.
     #[error("the server refused the request{}: {code} {message}", of(key))]
     Refused {
         /// The lock. Empty if [`Client::connect`](crate::Client::connect) failed.

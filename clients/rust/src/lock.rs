@@ -53,7 +53,7 @@ impl Lock {
         self
     }
 
-    /// How many of the [`slots`](Self::slots) to acquire. Without this call the weight is 1.
+    /// How many of the [`slots`](Self::slots) to acquire: 1 by default.
     pub fn weight(mut self, weight: u32) -> Self {
         self.kind.weight = Some(weight);
         self

@@ -27,7 +27,7 @@ pub(crate) struct Request {
     pub(crate) is_sent: bool,
     /// The replies to commands that were sent before the first attempt. The first attempt only waits for these replies.
     early_replies: Option<Awaited<Vec<Value>>>,
-    /// No attempt lasts longer than this.
+    /// After this time the call makes no further attempt.
     pub(crate) deadline: Instant,
     /// The call also fails if no server answers for this time.
     pub(crate) patience: Duration,
@@ -119,7 +119,8 @@ impl Request {
                 };
                 continue;
             }
-            // A wait that gets no connection of its own ends here, and the call polls. WAIT needs such a connection.
+            // A wait that gets no connection of its own ends here, and the call polls. But the client repeats a request
+            // with WAIT, because WAIT needs a connection of its own.
             let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.

@@ -258,8 +258,8 @@ impl Inner {
         idle.unwrap_or_else(|| self.open(&node.info, AsyncConnectionConfig::new()))
     }
 
-    /// The primary that the Sentinels name, or `last` if they do not answer soon. One lookup serves all callers that ask
-    /// at the same time.
+    /// The primary that the Sentinels name, or `last` if no Sentinel answers within an eighth of the response limit. One
+    /// lookup serves all callers that ask at the same time.
     async fn primary(self: &Arc<Self>, last: Option<Arc<Node>>) -> RedisResult<Arc<Node>> {
         let limit = self.settings.response_limit;
         let begin = || {
@@ -306,7 +306,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Closes the connections that nobody has used for some time, until the node is dropped.
+/// Closes the connections that were idle for [`IDLE_LIMIT`], until the node is dropped.
 async fn close_idle(node: Weak<Node>) {
     while let Some(node) = node.upgrade() {
         locked(&node.idle).retain(|(since, _)| since.elapsed() < IDLE_LIMIT);
@@ -315,7 +315,7 @@ async fn close_idle(node: Weak<Node>) {
     }
 }
 
-/// The result of some work, or an error when it takes longer than `limit`.
+/// The result of `work`, or an error when `work` takes longer than `limit`.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     timeout(limit, work).await.unwrap_or_else(|_| Err(timed_out()))
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-/// The bounds of the pause after a renewal that the server has refused.
+/// The bounds of the pause after a renewal that has failed.
 const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
 /// The errors that say that the owner does not hold the key.
@@ -32,7 +32,7 @@ pub(crate) struct Tenure {
 
 #[derive(Clone)]
 pub(crate) struct State {
-    /// The keys that the server may still hold, sorted.
+    /// The keys that the owner may still hold at the server, sorted.
     pub(crate) keys: Vec<Held>,
     pub(crate) kind: Kind,
     /// The kind before the last downgrade. If the server refuses the downgrade, this kind applies again.
@@ -214,7 +214,7 @@ impl Tenure {
         }
     }
 
-    /// Sets new leases, within this patience.
+    /// Sets new leases, within `patience`.
     ///
     /// # Errors
     /// The errors of [`renew_key`](Self::renew_key).

@@ -115,8 +115,8 @@ impl Majority {
 }
 
 impl State {
-    /// Of all votes, the `needed` ones with the longest leases are the majority. The majority is held until the
-    /// shortest of these leases ends.
+    /// The majority consists of the `needed` votes with the longest leases. The majority is held until the shortest of
+    /// these leases ends.
     fn leases(&self, needed: usize) -> Result<Vec<Duration>, Loss> {
         if let Some(loss) = &self.end {
             return Err(loss.clone());

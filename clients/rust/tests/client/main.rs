@@ -42,7 +42,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(lockward_tests::DEADLINE, future).await.expect("it ends in time")
 }
 
-/// The guard that a task acquires soon.
+/// The guard that a task acquires within the time limit of tests.
 async fn granted(task: JoinHandle<Result<Guard, Error>>) -> Guard {
     soon(task).await.expect("no panic").expect("a guard")
 }

@@ -89,7 +89,7 @@ async fn ended_tenures_leave_no_tasks_memory_or_connections() {
         cycle(number).await;
     }
     soon(client.close()).await;
-    // The client keeps a connection for a while after a wait. Such a connection has two tasks.
+    // The client keeps an idle connection for a few seconds after a wait. Such a connection has two tasks.
     assert!(tasks() <= tasks_before + 2, "{} tasks, {tasks_before} before", tasks());
     let grown = resident().saturating_sub(resident_before);
     assert!(grown < 16 * 1_024, "{grown} KiB more");
