@@ -134,7 +134,7 @@ pub(crate) fn serve(mut words: Vec<String>) {
 
 type Calls = Arc<Mutex<HashMap<String, Arc<Call>>>>;
 
-/// A command of the suite while it runs.
+/// A command of the suite that is in progress.
 #[derive(Default)]
 struct Call {
     is_cancelled: AtomicBool,
@@ -703,8 +703,8 @@ impl Lockward {
         result
     }
 
-    /// Waits until the call may use a connection for a wait, and meanwhile tries to acquire the lock from time to time.
-    /// Returns a grant, or `None` when the call may open a connection for a wait.
+    /// Waits until the call may open a connection for a wait. Meanwhile repeats *try*, with pauses. Returns a grant, or
+    /// `None` when the call may open a connection.
     fn poll(
         &self,
         request: &str,
@@ -791,7 +791,7 @@ impl Lockward {
         }
         let mut granted: Vec<(Part, Instant, u128)> = Vec::new();
         let mut result = Ok(());
-        // The earlier keys are renewed during the wait for the next keys.
+        // The client renews the earlier keys while it waits for the next keys.
         let kept = Request { no_renewal: false, ..request.clone() };
         for (key, owner) in request.keys.iter().zip(&owners) {
             match self.acquire_one(key, owner, 1, request, attempt) {
@@ -922,7 +922,7 @@ impl Lockward {
             if due.is_empty() {
                 continue;
             }
-            // The same pipeline also renews locks that will soon be due.
+            // The same pipeline also renews the locks for which a quarter of the lease has passed.
             let soon = |tenure: &&Arc<Tenure>| {
                 let state = locked(&tenure.state);
                 state.phase == Phase::Held

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The time that the suite allows beyond each bound of the protocol, because machines may be busy and the suite measures
-/// from outside.
+/// outside the client's process.
 pub(crate) const SLACK: Duration = Duration::from_millis(200);
 
 /// For each kind of event: the longest delay of an event after its due time, and the bound of the protocol for this

@@ -63,8 +63,8 @@ impl Turns<'_> {
         }
         let (mut asked, mut acquired, mut held, mut latest) = (actors.len(), 0, 0, 0);
         while actors.iter().any(|actor| actor.phase != Phase::Done) {
-            // If no grant comes within 20 ms, some actor must release first. So as many actors as possible hold a
-            // semaphore together.
+            // A holder of a semaphore releases only when no grant has come for 20 ms. So as many actors as possible hold
+            // the semaphore together.
             let is_any_held = actors.iter().any(|actor| actor.phase == Phase::Held);
             let limit = if is_any_held { Duration::from_millis(20) } else { DEADLINE };
             let came = stage.log.wait(limit, || {
