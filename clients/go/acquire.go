@@ -178,8 +178,8 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 }
 
 // take requests several keys at the same time, and does not wait for a busy key. name is the command: LOCK.ACQUIRE, or LOCK.RENEW for
-// keys that were granted before. After nil all keys are held. If a key is not granted, take returns ErrBusy. A server must answer
-// within the patience. If patience is 0, there is no limit.
+// keys that were granted before. If take returns nil, all keys are held. If a key is not granted, take returns ErrBusy. A server must
+// answer within the patience. If patience is 0, there is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
 		patience += t.within // the replicas may take this time in addition
@@ -343,8 +343,8 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 
 // leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
 //
-// If the program has named the owner, it may acquire the lock again for this owner. A late release would end the new tenure. So for
-// such an owner the calls end after 200 ms, and leave waits until they have ended.
+// If the program has named the owner, the program may acquire the lock again for this owner. A late release would end the new tenure.
+// So for such an owner the calls end after 200 ms, and leave waits until they have ended.
 //
 // The caller must have called Client.begin.
 func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
@@ -378,8 +378,8 @@ func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
 	})
 }
 
-// finishRelease asks for a call of newRelease. If a reply was lost, the server may already have released the key. So NOTHELD in a later reply
-// does not mean that the tenure was lost.
+// finishRelease sends the request of a call that newRelease has returned, and reads the reply. If a reply was lost, the server may
+// already have released the key. So NOTHELD in a later reply does not mean that the tenure was lost.
 func (r *call) finishRelease() error {
 	switch r.err = r.checkNumber(r.ask(), false); {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):

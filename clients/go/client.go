@@ -63,7 +63,8 @@ func WithResponseLimit(limit time.Duration) Option {
 }
 
 // WithPatience sets how long the client repeats a request while no server answers: at least 1 ms, by default 5 seconds. When this time
-// is over, the request fails with ErrUnreachable. A caller in a lock's queue keeps waiting, however long no server answers.
+// is over, the request fails with ErrUnreachable. But a caller in a lock's queue keeps waiting, even if no server answers for longer
+// than this time.
 func WithPatience(patience time.Duration) Option { return func(c *Client) { c.patience = patience } }
 
 // WithWaitingConnections sets how many connections may wait for locks at a time: at least 1, by default 256. Further callers have no

@@ -90,7 +90,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 		}
 		asking, cancel := context.WithTimeout(ctx, lookUpLimit)
 		defer cancel()
-		// A late result helps later attempts.
+		// The look-up continues after ctx has ended, because a late result helps later attempts.
 		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) }
 		if master, err = bounded(asking, lookUp, nil); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func permit(ctx context.Context, end time.Time, permits chan struct{}) error {
 	select {
 	case permits <- struct{}{}:
 		return nil
-	default: // the timer below allocates memory
+	default: // try first without the timer below, because a timer allocates memory
 	}
 	select {
 	case permits <- struct{}{}:
@@ -192,7 +192,7 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	}
 	c.mu.Unlock()
 	if !isKept {
-		cn.close() // may take long
+		cn.close() // not while mu is locked, because close may take long
 	}
 }
 

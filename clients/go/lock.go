@@ -170,7 +170,8 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 
 // Renew starts the lease again. Call Renew just before you publish the result of the work: if Renew returns nil, the lock was held
 // until this call. You need no other calls of Renew, because the client renews the lock by itself. But if you acquire the lock with
-// WithoutRenewal, only your calls renew the lock. If the server refuses the lease as too long, the client uses the longest lease that the server accepts.
+// WithoutRenewal, only your calls renew the lock. If the server refuses the lease as too long, the client uses the longest lease that
+// the server accepts.
 //
 // The error is ErrLost, ErrReleased, ErrRefused, ErrUnreachable, or the cause of ctx. ErrUnreachable means that no server answered
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
@@ -196,8 +197,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 //
 //	count, err := lock.Guarded(ctx, "INCR", "{order:42}:count").Int64()
 //
-// The data must be on the lock's server. In a cluster the keys of the data need the slot of the lock, by a common tag such as
-// {order:42}.
+// The data must be on the lock's server. In a cluster, the keys of the data must be in the slot of the lock: give all keys a common
+// tag such as {order:42}.
 //
 // After ErrLost or ErrReleased, the command did not run. If the server answers the command with an error, Guarded returns go-redis'
 // error, and the lock stays held. When the reply is lost, the command may have run. Then Guarded does not repeat the command, and the

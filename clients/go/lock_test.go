@@ -51,7 +51,8 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-// newClient returns a client that is closed when the test ends. On a busy machine, a server may not answer within the default patience.
+// newClient returns a client that is closed when the test ends. The client has a long patience, because on a busy machine a server may not
+// answer within the default patience.
 func newClient(tb testing.TB, rdb redis.UniversalClient, options ...lockward.Option) *lockward.Client {
 	tb.Helper()
 	client, err := lockward.New(rdb, append([]lockward.Option{lockward.WithPatience(patience)}, options...)...)

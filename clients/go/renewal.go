@@ -63,9 +63,9 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over, and renews the tenures of which a key has reached half of its renewal period. It renews
-// them this early so that the renewals share a pipeline. If a connection broke, watch renews all tenures. watch does not wait for a
-// server.
+// watch ends the tenures whose leases are over. It renews each tenure that has a key whose renewal period is half over. It renews the
+// tenures this early so that their renewals share a pipeline. If a connection broke, watch renews all tenures. watch does not wait for
+// a server.
 func (c *Client) watch() {
 	c.mu.Lock()
 	c.wakesAt = time.Time{}
@@ -118,9 +118,9 @@ func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
 }
 
 // newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.
-// The last call removes this element. The calls ask for the whole lease if the program has called Renew (isWanted), or if the client
-// renews the key automatically. If neither is true, they ask for the rest of the present lease, to restore a tenure that a server has
-// forgotten. The new lease does not end after the hold limit.
+// The last call removes this element. The calls ask for the whole lease if the program wants the renewal (isWanted), or if the client
+// renews the key automatically. If neither is true, the calls ask for the rest of the present lease, to restore a tenure that a server
+// has forgotten. The new lease does not end after the hold limit.
 func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
 	for _, p := range t.parts {
 		if !p.isHeld {
@@ -154,7 +154,8 @@ func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call)
 	return calls
 }
 
-// finishRenewal asks for a call of newRenewals. If the server has refused the renewal, the client repeats it later.
+// finishRenewal sends the request of a call that newRenewals has returned, and stores the outcome. If the server has refused the
+// renewal, the client renews again later.
 func (r *call) finishRenewal(isWanted bool) error {
 	err := r.checkNumber(r.ask(), true)
 	r.mu.Lock()

@@ -55,8 +55,8 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration, reque
 	return r
 }
 
-// each calls finish for several calls at the same time, and waits until all have returned. finish must call ask. The first requests to a
-// node share a pipeline, until ctx ends.
+// each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
+// first requests to a node share a pipeline. The end of ctx ends these first requests.
 func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) error) (err error) {
 	if len(calls) == 1 {
 		return finish(calls[0])
@@ -85,7 +85,7 @@ func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) e
 	return err
 }
 
-// ask sends the request until a server answers, the time is over, or its context ends. For an error reply it returns
+// ask sends the request until a server answers, the time is over, or the context of the call ends. For an error reply, ask returns
 // ErrRefused.
 func (r *call) ask() error {
 	to := redirect{}
@@ -140,7 +140,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 	var cn *connection
 	n, err := c.nodeFor(ctx, first.key, to)
-	if err == nil && !first.isWait && !first.isReplicated { // WAIT may take long, and must not hold a permit that other calls need
+	if err == nil && !first.isWait && !first.isReplicated { // a request that waits at the server must not hold a permit that other calls need
 		permits := n.permits
 		if first.isRenewal {
 			permits = n.renewals
