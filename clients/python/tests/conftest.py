@@ -151,7 +151,7 @@ def calls(client: redis.Redis, command: str) -> int:
 
 
 class InLoop:
-    """Wraps an asyncio object. Its methods block, so that one test serves both modules."""
+    """Wraps an asyncio object. The wrapped methods block, so that one test serves `lockward` and `lockward.asyncio`."""
 
     def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._found, self._loop = found, loop

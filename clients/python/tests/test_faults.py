@@ -264,7 +264,7 @@ job = Job()
 def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
     own_server: Any, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
 ) -> None:
-    """A refused connection says nothing about the open ones, and may be accepted later."""
+    """If the server refuses a new connection, the open connections still work, and the server may accept a connection later."""
     server = own_server()
     with server.client() as admin, server.client(**login) as own:
         admin.acl_setuser("job", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
@@ -278,7 +278,7 @@ def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
         lock.release()
 
 
-#: The programs end without care for their event loops.
+#: These programs release no lock and close no client before they end.
 ENDINGS = {
     "a waiter": "asyncio.run(main(True))",
     "a loop that is closed": "loop = asyncio.new_event_loop(); kept = loop.run_until_complete(main(False)); loop.close()",

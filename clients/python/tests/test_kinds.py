@@ -388,7 +388,7 @@ def test_a_scope_is_cancelled_only_by_a_loss(client: redis.Redis, server: Any) -
 
 
 def test_a_leader_that_handles_its_cancellation_leads_again_and_again(client: redis.Redis, server: Any) -> None:
-    """If its task still counted as cancelled after the first loss, the second loss would end it."""
+    """If the leader's task still counted as cancelled after the first loss, the second loss would end the task."""
     terms: list[int] = []
 
     async def run(lock: Any) -> int:

@@ -175,7 +175,8 @@ def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: 
 def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_hold(
     client: redis.Redis, call: str
 ) -> None:
-    """A signal may come at any line. But it comes before a `with` block ends only within the block."""
+    """A signal may come at any line. The test skips lines that begin with `with`: Python traces such a line again when its
+    block ends, but handles no signal there."""
 
     class Interruption:
         def __init__(self, after: int) -> None:

@@ -153,7 +153,7 @@ class LockBase(Generic[E, B, N]):
     # What is held.
 
     def _place(self) -> tuple[dict[Any, Holding], Any]:
-        """The holdings, each under its caller, and this caller."""
+        """The holdings by caller, and the present caller."""
         return self._local.__dict__, self._kind.caller() if self.thread_local else None
 
     @property
@@ -189,7 +189,7 @@ class LockBase(Generic[E, B, N]):
         return Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
 
     def _holds_already(self, waits: bool = False) -> bool:
-        """Whether the caller holds the lock, and another acquisition would wait for itself or hold the lock twice."""
+        """Whether the caller holds the lock, so that another acquisition would wait for this hold or hold the lock twice."""
         own = self._own
         waits_for_itself = own.is_renewed and waits and self.thread_local
         return own.held and (waits_for_itself or any(kind for _, kind in self._parts))

@@ -292,7 +292,7 @@ class Acquisition(Call):
 
     def _slice_command(self, tenure: Tenure, holds: int, lease: int) -> Command:
         left = max(0.0, self.left())
-        # Only between two slices, the caller notices the loss of a key that it holds. So no slice is longer than the lease.
+        # A caller that holds other keys notices their loss only between two slices. So no slice is longer than the lease.
         most = min(SLICE, self._holding.lease / 1000) if self._holding.deadline < FOREVER else SLICE
         keep = ("KEEP", KEEP) if left > most else ()
         block = millis(min(most, left))

@@ -33,7 +33,7 @@ TOGETHER = 0.1
 #: The name of the thread or the task of the watcher.
 WATCHER = "lockward"
 _MAX_REDIRECTS = 5
-#: Words in the names of redis-py's options that the connections of locks do not take.
+#: The connections of locks take no option of redis-py whose name contains one of these words.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
 T = TypeVar("T")
@@ -42,12 +42,12 @@ T = TypeVar("T")
 class Runtime:
     """The connections and holdings of one client's locks in one process. In asyncio, each event loop has its own runtime.
 
-    The *watcher* is a thread or a task that watches the leases. It never blocks for long.
+    The *watcher* is a thread or a task that watches the leases. It leaves requests and callbacks to other threads or tasks.
     """
 
     is_asynchronous: ClassVar[bool]
     event: ClassVar[type[Any]]
-    #: The type of the object that keeps the holdings of a lock: an attribute of it is the holding of a `caller`.
+    #: The type of the object that stores a lock's holdings. Each attribute of this object is the holding of one `caller`.
     local: ClassVar[type[Any]]
     _link: ClassVar[type[LinkBase]]
 

@@ -1,7 +1,7 @@
 """The locks that this process holds, as far as it knows.
 
-A *holding* is the result of one acquisition. It has a *tenure* for each of its keys: from the owner's first hold of the key to
-its last. All tenures of a holding have one owner, and are lost together.
+A *holding* is the result of one acquisition. It has a *tenure* for each of its keys. A tenure lasts from the owner's first hold
+of the key to the last hold. All tenures of a holding have one owner, and are lost together.
 
 This process counts a lease on its monotonic clock, from before it sent the request. The server starts counting later. So the
 lease ends in this process before it ends at the server, even if this process or the server was paused.
@@ -47,8 +47,8 @@ class Tenure:
     def reject(self, kind: Command) -> None:
         """The server refuses this kind. So name the other kind from now on.
 
-        Either the server refuses a downgrade whose first reply was lost. Or it has executed the first request of a
-        downgrade, and has refused a repeat.
+        This happens in two cases: the server refuses a downgrade whose first reply was lost, or it has executed the first
+        request of a downgrade and refused a repeat.
         """
         if self.former is not None and self.kind == kind:
             self.kind, self.former = self.former, self.kind

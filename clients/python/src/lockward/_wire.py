@@ -138,5 +138,5 @@ def lease_end(sent: float, lease: int) -> float:
 
 
 def back_off(failures: int) -> float:
-    """The pause before the next attempt: none after the first failure, then 50 ms, and twice as long each time up to 1 s."""
+    """The pause before the next attempt: none after the first failure, then up to 50 ms. The limit doubles each time, to 1 s."""
     return min(1.0, 0.025 * float(2 ** min(failures, 6))) * random.uniform(0.5, 1.0) if failures else 0.0

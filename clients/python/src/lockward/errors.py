@@ -12,7 +12,8 @@ class LockLostError(LockNotOwnedError):
 
 
 class LockRefusedError(LockError, ResponseError):
-    """The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed."""
+    """The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. The refused request has not changed
+    the lock."""
 
 
 class UnreplicatedError(LockError):
