@@ -32,8 +32,8 @@ pub enum Error {
         /// The rest of the server's error.
         message: String,
     },
-    /// No server answered within the client's patience or the wait limit. If a server has granted the lock, the grant
-    /// ends with its lease.
+    /// No server has answered within the client's patience or the wait limit. If the server has granted the lock, the
+    /// lock ends with its lease. A guarded command may have run.
     #[error("no server answers{}: {cause}", of(key))]
     Unreachable {
         /// The lock. Empty if [`Client::connect`](crate::Client::connect) failed.
@@ -41,7 +41,7 @@ pub enum Error {
         /// The address of the last attempt, and why this attempt failed.
         cause: String,
     },
-    /// Too few replicas have confirmed the grant in time. The client gives the lock back.
+    /// Fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
     #[error("{reached} of {wanted} replicas have confirmed the lock {key} in time")]
     Unreplicated {
         /// The lock.

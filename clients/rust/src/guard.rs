@@ -41,7 +41,7 @@ impl Guard {
     }
 
     /// Completes the guard when all keys are granted. From now on `is_renewed` decides whether the client renews the keys.
-    /// The keys are held at most for the hold limit after the last grant.
+    /// The keys are held at most for the hold limit, which begins at [`State::since`].
     ///
     /// # Errors
     /// [`Error::Lost`] if a key is lost.
