@@ -46,7 +46,7 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // has an element for each connection that a renewal uses: no other request delays renewals
+	renewals chan struct{}          // has an element for each connection that a renewal uses, so no other request delays renewals
 	primary  atomic.Pointer[string] // the last primary that Sentinels have named
 	idle     chan *connection       // connections for the next requests; some of them may be closed
 }

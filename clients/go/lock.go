@@ -240,7 +240,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 // The error is ErrLost if the lock was lost before: the lock did not protect the work up to its end. The error is ErrReleased if the
 // lock was released before. The error is ErrUnreachable if no server answers before the patience or the lease ends; then the lock
 // ends with its lease. If ctx has ended, or ends during the call, Release returns within 200 ms, and the client repeats the release
-// in the background.
+// in the background, unless the program has named the owner.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
