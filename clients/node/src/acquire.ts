@@ -18,9 +18,9 @@ const SLICE = 10_000;
 const KEEP = 5_000;
 /** How long after the wait limit a reply may still arrive, in milliseconds. */
 const GRACE = 150;
-/** How long after `GRACE` the call may still wait until the lock is given up, in milliseconds. */
+/** How much longer than `GRACE` the call may last until the lock is given up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
-/** How long a call waits at most until the lock is given up, in milliseconds. */
+/** The longest time that a call waits until the lock is given up, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
 
 /** An owner is this id and a number, so each acquisition of each process has a different owner. */
@@ -28,7 +28,8 @@ const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of range.
+ * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of
+ * range.
  */
 export function planOf(settings: Settings, keys: readonly Key[], options: AcquireOptions, patience: number) {
   const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;

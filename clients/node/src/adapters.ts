@@ -143,7 +143,7 @@ function ioClusterAdapter(client: Cluster): Adapter {
     if (client.status === "wait") client.connect().catch(() => {});
     return client.nodes("master").map((node) => node.options as Address);
   };
-  // Do not use `nodes` here: a node whose connection has just broken is missing in it.
+  // Do not use `nodes` here: its result lacks a node whose connection has just broken.
   const owner = (slot: number) => addressIn(client.slots[slot]?.[0]);
   return {
     prefix: keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix,
@@ -282,7 +282,8 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 
 /**
  * Returns a server's error, and throws any other error. A server's message begins with a word in capitals. Messages of the
- * libraries do not begin with such a word, and system errors have a code. A server that is full executes no request.
+ * libraries do not begin with such a word, and system errors have a code. A server that is full executes no request, so this
+ * function also throws its error `ERR max number of clients reached`.
  */
 function toServerError(error: Error): ServerError {
   if (!/^(?!ERR max number)[A-Z][A-Z0-9]*( |$)/.test(error.message) || "code" in error) throw error;

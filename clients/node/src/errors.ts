@@ -15,12 +15,12 @@ export class LockBusyError extends LockError {
   override name = "LockBusyError";
 }
 
-/** The lock ended before it was released: another owner may hold it now. */
+/** The tenure ended before the program released the lock. Another owner may hold the lock now. */
 export class LockLostError extends LockError {
   override name = "LockLostError";
 }
 
-/** The server has replied with an error. Nothing has changed. */
+/** The server has replied with an error. The refused request has not changed the lock. */
 export class LockRefusedError extends LockError {
   override name = "LockRefusedError";
   /** The server's error reply. */

@@ -28,10 +28,10 @@ export class Node {
   readonly #connect: () => Promise<Connection>;
   readonly #links = new Set<Link>();
   #shared: Link | undefined;
-  /** The connections for waits that no request uses. */
+  /** The idle connections for waits. */
   #idle: Link[] = [];
 
-  /** The schedule learns when a connection breaks, unless a wait was using that connection. */
+  /** The schedule learns when a connection breaks, unless the connection was already retired. */
   constructor(schedule: Schedule, connect: () => Promise<Connection>) {
     this.#schedule = schedule;
     this.#connect = connect;

@@ -23,7 +23,7 @@ export interface Request {
   /** The request also fails with `UnreachableError` after this many milliseconds without an answer. */
   readonly patience?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the lease is the longest one that the server accepts. */
+  /** Whether the client has already shortened the lease to the longest lease that the server accepts. */
   readonly isShortened?: boolean;
   /** Whether the request needs a connection of its own, because it may wait at the server. */
   readonly isAlone?: boolean;
@@ -36,7 +36,7 @@ export interface Request {
   readonly mustBeHeld?: boolean;
   /**
    * When a request with `isAlone` fails, the client sets `late`. If the signal has aborted, this promise resolves with replies
-   * that arrive soon afterwards.
+   * that arrive within 200 ms.
    */
   readonly waiter?: { late: Promise<unknown[]> | undefined };
 }

@@ -223,8 +223,8 @@ export class Tenure {
   }
 
   onTimer(at: number): void {
-    // Report losses after all renewals are sent, because the program's listeners may be slow. Also renew tenures that are due
-    // soon, so that their renewals share a pipeline from now on.
+    // Report losses after all renewals are sent, because the program's listeners may be slow. Also renew a tenure that is due
+    // within a twelfth of its lease, so that several renewals share a pipeline from now on.
     if (at >= this.deadline) queueMicrotask(() => this.#loseByTime());
     else if (at >= this.#renewalDue - this.lease / 12) this.onBroken();
     this.plan.settings.servers.schedule.arm(this);

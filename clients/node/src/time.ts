@@ -6,7 +6,7 @@ export const now = (): number => performance.now();
 /** `within` throws this when its time is over. */
 export class NoReply extends Error {}
 
-/** What waits for a time. */
+/** A tenure or a request that waits for a time. */
 interface Member {
   /** The position in the schedule. */
   index: number;
@@ -50,13 +50,13 @@ export class Schedule {
     if (this.#keepers === 0) this.#timer?.unref();
   }
 
-  /** Sets the timer for the member, unless the timer fires earlier. Call `arm` when the member is due earlier. */
+  /** Sets the timer for the member, unless the timer fires earlier. Call `arm` again when the member becomes due earlier. */
   arm({ due }: Member): void {
     if (due >= this.#timerAt) return;
     clearTimeout(this.#timer);
     this.#timerAt = due;
     const delay = Math.min(Math.max(0, Math.ceil(due - now())), 2 ** 31 - 1); // a timer with a longer delay fires at once
-    // setImmediate lets a process that was paused read replies that have already arrived.
+    // With setImmediate, a process that was paused first reads the replies that have already arrived.
     this.#timer = setTimeout(setImmediate, delay, () => this.#onTimer());
     if (this.#keepers === 0) this.#timer.unref();
   }

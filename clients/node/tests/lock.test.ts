@@ -725,7 +725,7 @@ describe("faults", () => {
     const port = await scripted(([name]) => {
       if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";
       if (name === "AUTH") logins += 1;
-      return logins === 2 ? undefined : "+OK"; // the second connection is the first one of the lock
+      return logins === 2 ? undefined : "+OK"; // the second connection is the lock's first connection
     });
     const client = await server.nodeRedis({ password: "secret", RESP: 2, disableClientInfo: true }, port);
     // This patience is shorter than the limit for one connection.
