@@ -29,7 +29,7 @@ final class Acquisition {
     /** How long after the wait limit a reply may still arrive. */
     private static final long GRACE = 100;
 
-    /** How long the caller of a failed call waits at most until all keys are given up. */
+    /** The longest time that the caller of a failed call waits until all keys are given up. */
     private static final long GIVE_UP_LIMIT = 200;
 
     /** How long after the end of a call the caller may still wait until all keys are given up. */
@@ -69,7 +69,7 @@ final class Acquisition {
     /**
      * An acquisition that has not begun.
      *
-     * @param mine the thread's tenures, by key. The keys of this map are re-entered
+     * @param mine the thread's tenures, by key. The acquisition re-enters the keys of this map
      * @param thread the thread that will hold the lock, if any
      * @param named a named lease, which the client does not renew; 0 means the lease of the request
      * @param wait the wait limit; 0 means that the acquisition does not wait
@@ -197,7 +197,10 @@ final class Acquisition {
         acquireAll(false);
     }
 
-    /** Gives up all keys. The future completes when all keys are given up, or after 200 ms. Then the client continues in the background. */
+    /**
+     * Gives up all keys. The future completes when all keys are given up, or after 200 ms. After 200 ms the client continues in the
+     * background.
+     */
     private CompletableFuture<?> giveUp() {
         List<Key> left = begun;
         begun = new CopyOnWriteArrayList<>();
@@ -215,7 +218,7 @@ final class Acquisition {
 
     /**
      * The acquisition of one key. It first tries the key. Then it waits in the server's queue slice by slice, and confirms the grant
-     * that ends the wait. If no reply arrives soon after the end of a slice, the client sends the request again.
+     * that ends the wait. If no reply arrives within the response limit after a slice, the client sends the request again.
      */
     private final class Key {
         final Tenure tenure;

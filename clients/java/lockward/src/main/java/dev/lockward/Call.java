@@ -280,7 +280,8 @@ final class Call {
             if (connection != null) {
                 mayHaveRun = true;
                 if (error instanceof TimeoutException) {
-                    // The call may end before the response limit, so wait for the reply until the response limit.
+                    // The call may end before the response limit. Replace the connection only if no reply has come by
+                    // then.
                     servers.timer.at(latest, () -> {
                         if (!last().isDone()) {
                             target.replace(sentAt);

@@ -53,7 +53,7 @@ public final class HeldLock implements AutoCloseable {
         return tenures.stream().map(tenure -> tenure.token).toList();
     }
 
-    /** Whether the lock is held: its lease is not over by this process's clock, and no server has denied the lock. Sends no request. */
+    /** Whether the lock is held: its lease is not over by this process's clock, and no server has reported a loss. Sends no request. */
     public boolean isHeld() {
         return tenures.stream().allMatch(Tenure::isHeld);
     }

@@ -1,7 +1,7 @@
 package dev.lockward;
 
 /**
- * The lock was lost before the program released it: another owner may hold the lock now.
+ * The tenure ended before the program released the lock. Another owner may hold the lock now.
  *
  * <p>The lease ended without a renewal, or somebody deleted or overwrote the key, or the server has forgotten the lock, or the program has
  * closed the client.

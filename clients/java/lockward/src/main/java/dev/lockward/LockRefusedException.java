@@ -2,7 +2,7 @@ package dev.lockward;
 
 import org.jspecify.annotations.Nullable;
 
-/** The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. Nothing has changed. */
+/** The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. The refused request has not changed the lock. */
 public final class LockRefusedException extends LockwardException {
     private static final long serialVersionUID = 1;
 

@@ -151,7 +151,7 @@ public final class LockRequest {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
 
-    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. This request must not be changed any more. */
+    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. Do not change this request any more. */
     public LockwardLock asLock() {
         return new LockwardLock(this);
     }

@@ -57,7 +57,7 @@ public final class LockwardClient implements AutoCloseable {
 
     final AtomicLong owners = new AtomicLong();
 
-    /** The tenures that are held. If the program drops a tenure, it leaves this set, so the client does not renew the tenure any more. */
+    /** The tenures that are held. If the program drops a tenure, the tenure leaves this set, and the client stops renewing the tenure. */
     final Set<Tenure> live = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
     // When the timer calls onAlarm next. Both fields are guarded by the monitor of the set `live`.

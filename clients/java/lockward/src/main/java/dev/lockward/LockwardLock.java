@@ -48,7 +48,7 @@ public final class LockwardLock implements Lock {
      * Acquires the lock, and waits for it without limit. An interrupt does not end the wait. It only sets the thread's interrupt status.
      *
      * @throws LockUnreachableException when no server answers the first request within the client's patience. A thread in a server's
-     *     queue keeps waiting, however long no server answers
+     *     queue keeps waiting, even if no server answers for longer than this time
      */
     @Override
     public void lock() {
@@ -129,7 +129,7 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Whether the current thread holds the lock: its lease is not over by this process's clock, and no server has denied the lock.
+     * Whether the current thread holds the lock: its lease is not over by this process's clock, and no server has reported a loss.
      * Sends no request.
      */
     public boolean isHeldByCurrentThread() {

@@ -158,13 +158,13 @@ final class Servers {
         /** The connections that were neither closed nor lost. */
         private final Set<Connection> connections = ConcurrentHashMap.newKeySet();
 
-        /** The connections for waits that no wait uses. */
+        /** The idle connections for waits. */
         private final Queue<Connection> idle = new ConcurrentLinkedQueue<>();
 
         /** The address of the last shared connection. */
         private volatile @Nullable RedisURI address;
 
-        /** Completes when the shared connection is open, and the futures of all earlier calls for it have completed. */
+        /** Completes when the shared connection is open, and the futures of all earlier calls of {@link #shared()} have completed. */
         private CompletableFuture<Connection> shared = CompletableFuture.failedFuture(new IllegalStateException());
 
         private Node(RedisURI uri) {
@@ -212,7 +212,7 @@ final class Servers {
         }
 
         private CompletableFuture<Connection> openShared() {
-            // If this throws, the calls that wait for the connection get the exception.
+            // If one of these steps throws an exception, the calls that wait for the connection get this exception.
             return CompletableFuture.completedFuture(uri)
                     .thenCompose(configured -> primary())
                     .thenCompose(primary -> open(primary, true).thenApply(connection -> {
@@ -266,8 +266,8 @@ final class Servers {
         }
 
         /**
-         * Uses new connections from now on, because the server does not answer or is not the primary any more. The idle connections of a
-         * broken shared connection stay, because the server may accept no new connection.
+         * Uses new connections from now on, because the server does not answer or is not the primary any more. If the shared connection
+         * is broken, the idle connections stay, because the server may accept no new connection.
          *
          * @param sent when the client sent the request. If the shared connection is newer, this method does nothing
          */
@@ -282,8 +282,8 @@ final class Servers {
         }
 
         /**
-         * Takes back a connection that a wait has used. If {@code isIdle} is true, keeps the connection for a while. If it is false, closes
-         * the connection. Does nothing for a shared connection.
+         * Takes back a connection that a wait has used. If {@code isIdle} is true, keeps the connection for 5 seconds. If {@code isIdle} is
+         * false, closes the connection. Does nothing for a shared connection.
          */
         void giveBack(Connection connection, boolean isIdle) {
             if (isIdle && !connection.isShared && connection.redis.isOpen()) {
@@ -314,7 +314,7 @@ final class Servers {
             Stream<CompletableFuture<RedisURI>> answers =
                     Stream.concat(sentinels.stream().map(this::askSentinel), Stream.of(last));
             Clock.all(answers.map(answer -> answer.thenAccept(found::complete))).exceptionally(error -> {
-                found.completeExceptionally(Clock.cause(error)); // if nobody has answered
+                found.completeExceptionally(Clock.cause(error)); // has no effect after an answer
                 return null;
             });
             return found;

@@ -193,8 +193,8 @@ final class Tenure {
     // The renewals.
 
     /**
-     * Ends the tenure if its lease is over. Renews the tenure if a renewal is due now or soon. The client also renews tenures that are due
-     * soon, so that several tenures share a pipeline.
+     * Ends the tenure if its lease is over. Renews the tenure if a renewal is due within a twelfth of the lease. The client renews this
+     * early, so that several tenures share a pipeline.
      *
      * @param mayBeForgotten whether a connection was lost, so that a server may have forgotten its tenures
      */
@@ -221,7 +221,7 @@ final class Tenure {
     }
 
     /**
-     * Renews the lock with this lease and kind. If no server answers, the next renewal sets both.
+     * Renews the lock with this lease and kind. If no server answers, the next renewal sets the lease and the kind.
      *
      * @param newLease the new lease. 0 keeps the present lease; if the client does not renew the lock, 0 also keeps the end of the lease
      * @param newKind a kind with a larger limit, or null
@@ -310,8 +310,8 @@ final class Tenure {
     }
 
     /**
-     * The lease that a renewal sets. It does not end after the hold limit. If the client does not renew the lock automatically, it does not
-     * end after the present lease.
+     * The lease that a renewal sets. This lease does not end after the hold limit. If the client does not renew the lock automatically,
+     * the new lease does not end after the present lease.
      */
     private long nextLease(boolean isWanted) {
         long until = isWanted || isRenewed || isKept ? holdEnd : deadline;

@@ -16,7 +16,7 @@ final class Timer extends ScheduledThreadPoolExecutor {
         setRemoveOnCancelPolicy(true);
         // A new task wakes the timer's thread if the new task is due before all other tasks. Most tasks of acquisitions
         // are soon cancelled, so they should not wake the thread. The following task does nothing, but it is due before
-        // them.
+        // these tasks.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 

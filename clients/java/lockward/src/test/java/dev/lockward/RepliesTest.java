@@ -123,7 +123,7 @@ class RepliesTest {
             eventually(() -> server.requests.stream().anyMatch(request -> request.contains(" BLOCK ")));
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
-            // An owner without a name: the client repeats the release within the patience.
+            // The program has named no owner here, so the client repeats the release within the patience.
             LockRequest other = client.request("c");
             assertThrows(LockUnreachableException.class, () -> other.tryAcquire(Duration.ofMillis(100)));
             eventually(() -> server.count("LOCK.RELEASE c ") >= 4);
@@ -146,7 +146,7 @@ class RepliesTest {
             LockRequest request = client.request("k").owner("me");
             assertThrows(LockUnreachableException.class, () -> request.tryAcquire(wait));
             isOver.set(true);
-            // An owner without a name: the client repeats the release within the patience.
+            // The program has named no owner here, so the client repeats the release within the patience.
             assertThrows(
                     LockUnreachableException.class, () -> client.request("c").tryAcquire(wait));
             eventually(() -> server.count("LOCK.RELEASE c ") >= 5);
@@ -310,7 +310,7 @@ class RepliesTest {
                         return downgrades.get() == 0 ? ":7" : "-LIMIT it holds it as SHARED";
                     }
                     return switch (downgrades.incrementAndGet()) {
-                        case 1 -> CUT; // the server has executed it
+                        case 1 -> CUT; // the server has executed the downgrade
                         case 2 -> "-MISCONF it cannot write to its disk";
                         default -> ":7";
                     };
