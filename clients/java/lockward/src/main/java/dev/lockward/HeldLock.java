@@ -99,7 +99,7 @@ public final class HeldLock implements AutoCloseable {
      * Runs a command only while the server has this tenure: sends LOCK.GUARD with the key and the fencing token. Example: {@code
      * guarded("SET", "{order:42}:state", "paid")}. Without arguments the server only checks the token.
      *
-     * <p>The data must be on the lock's server. In a cluster the keys of the data must be in the slot of the lock: give all keys a common
+     * <p>The data must be on the lock's server. In a cluster, the keys of the data must be in the slot of the lock: give all keys a common
      * tag such as {@code {order:42}}. If the reply is lost, the client does not repeat the command, because the server may have run the
      * command.
      *

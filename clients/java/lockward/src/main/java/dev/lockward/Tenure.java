@@ -235,7 +235,7 @@ final class Tenure {
     }
 
     /**
-     * @param isWanted whether the program has asked for the whole lease. Then the renewal sets the whole lease in any case
+     * @param isWanted whether the program has asked for the whole lease. If false, see {@link #nextLease}
      * @param downgrade the kind of a downgrade, or null
      */
     private CompletableFuture<Void> renew(Call call, boolean isWanted, @Nullable List<Object> downgrade) {
