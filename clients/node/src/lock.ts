@@ -103,8 +103,8 @@ export class Lock implements AsyncDisposable {
    * Runs a command only while the server has this tenure: the client sends `LOCK.GUARD` with the token. Resolves with the
    * reply. Strings in the reply are text. Without a command the server only checks the token. The lock must have one key.
    *
-   * The data must be on the lock's server. In a cluster, the data must be in the lock's slot: give both keys the same `{tag}`.
-   * The client does not add its key prefix to the keys of the command.
+   * The data must be on the lock's server. In a cluster, the keys of the data must be in the slot of the lock: give all keys a
+   * common tag such as `{order:42}`. The client does not add its key prefix to the keys of the command.
    *
    * Rejects with `LockLostError` when the lock is lost: the command did not run. Rejects with `LockRefusedError` when the
    * server replies with another error: the lock stays held. If the reply is lost, the client does not repeat the command, and
