@@ -354,9 +354,9 @@ class LockBase(Generic[E, B, N]):
     def guarded(self, *command: Any) -> Any:
         """Run a command only while the server has this tenure: send LOCK.GUARD with the token. Return the command's reply.
 
-        The lock must have one key. The data must be on the lock's server. In a cluster, the data must be in the lock's slot:
-        give both keys the same ``{tag}``. Without arguments, the server only checks that the lock is held. The reply has the
-        types of RESP2. The strings in the reply are decoded as redis-py's client decodes them.
+        The lock must have one key. The data must be on the lock's server. In a cluster, the keys of the data must be in the slot
+        of the lock: give all keys a common tag such as ``{order:42}``. Without arguments, the server only checks the token. The
+        reply has the types of RESP2. The client decodes the strings in the reply as redis-py's client does.
 
         LockLostError if the lock is lost: the command did not run. If the command fails, this method raises redis-py's error,
         and the lock stays held. If the reply is lost, the client does not repeat the command. So after an UnreachableError or
