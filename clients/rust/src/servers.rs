@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     pub(crate) address: Address,
     id: Uuid,
     next_owner: AtomicU64,
-    /// The known nodes. Nodes that did not answer lately come last.
+    /// The known nodes. A node that does not answer moves to the end.
     nodes: Mutex<Vec<Arc<Node>>>,
     /// The node of each slot, as far as the client knows it. If the servers are no cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
