@@ -52,9 +52,9 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
 ///
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key
 /// holds a value at that time, or gets a value later, a command has replaced the lock. On servers that name
-/// the caller, the module must not open a key in this call. If a client has set CLIENT NO-TOUCH, Redis 7.2 to
-/// 8.0 and Valkey 8 read the running command when a key is opened, but these servers set the running command
-/// only after this call.
+/// the caller, the module must not open a key in this call. When a key is opened for a client that has set CLIENT
+/// NO-TOUCH, Redis 7.2 to 8.0 and Valkey 8 read their pointer to the running command. These servers set this
+/// pointer only after this call, so they would crash.
 pub fn command_begins(caller: Caller) {
     let now = mono();
     match caller {

@@ -38,7 +38,7 @@ pub struct Work {
     name: &'static str,
     /// The work in words.
     pub what: &'static str,
-    /// The commands for a key, the number of a holder, and the number of an owner without a hold.
+    /// Returns the commands. The arguments are the key, the index of a holder, and the index of an owner without a hold.
     commands: fn(&str, usize, usize) -> Vec<Command>,
 }
 

@@ -255,8 +255,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind other requests. A request that takes over the first place, or a passed-over
-    /// place before the first place, need not wait.
+    /// Whether a request has to wait behind other requests. The first place is the first that is not passed over. A
+    /// request need not wait if it takes over this place, or a passed-over place that comes before it.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -407,7 +407,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
     }
 
-    /// Removes the earliest wait of `owner` from a queue. Kept places of the owner before this wait are removed too.
+    /// Removes the earliest wait of `owner` from a queue. The owner's kept places that come before this
+    /// wait are removed too.
     pub fn pop_owner(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         self.pop_while(queue, owner, |_| true)
     }

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) worker: Vec<String>,
 }
 
-/// A scenario, whose name is a claim.
+/// A scenario. Its name says what the client must do.
 pub(crate) struct Scenario {
     pub(crate) name: String,
     play: Play,

@@ -161,7 +161,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
   /** Sets the whole lease after a grant with a short lease. Returns false if the short lease is already over. */
   async function confirm(): Promise<boolean> {
     try {
-      // Use the connection that has waited: the server may accept no new connection.
+      // Use the connection that has waited: the server might refuse a new connection.
       return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;

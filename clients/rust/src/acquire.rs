@@ -237,7 +237,7 @@ impl<'a> Acquire<'a> {
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(&lock.client, &Arc::new(name), end);
         request.patience = patience;
-        // The call makes a further attempt only if a server has answered the first attempt.
+        // A further attempt happens only after a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
         let mut acquire = Self { lock, limit, lease, request, permit: None, leaves_something: false };

@@ -276,7 +276,7 @@ fn a_freed_lock_is_late() {
     // paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
-    // C's kept place may have held the wait back. Without KEEP, C has no kept place, so the late reply is a violation.
+    // C's kept place may have held B back. Without KEEP, C has no kept place, so B's late reply is a violation.
     clean(&format!("{late}\n 2..8 C acquires wait 5 keep 300 HOLDS 1 -> null"));
     violation(&format!("{late}\n 2..8 C acquires wait 5 HOLDS 1 -> null"), Check::Promptness, &[0, 1, 2]);
     let reader = "0..1 A acquires -> token 5 holds 1

@@ -57,7 +57,7 @@ pub struct Node {
     pub data: Option<FencingToken>,
     /// Whether the dropped lock must still be replicated.
     pub unreplicated: bool,
-    /// The owners in the wait queue, the next to be served first.
+    /// The owners in the wait queue, in the order in which the server serves them.
     pub queue: Vec<usize>,
     pub tokens: TokenSource,
     pub quarantine: Quarantine,

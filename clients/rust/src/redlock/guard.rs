@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The client renews the leases while a guard exists. **The lock can still be lost**: this process may pause for longer
 /// than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. But a write that is in progress
-/// continues, and a Redlock has no token with which the store could refuse this write.
+/// continues, and a Redlock has no token with which the store of the data could refuse this write.
 ///
 /// If you drop a guard, the client releases the guard's hold in the background.
 #[must_use = "a guard that is dropped releases the lock"]
@@ -116,7 +116,7 @@ impl Guard {
     /// in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work up to its end.
+    /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work until the work was done.
     /// [`Error::NoMajority`] if too few servers answer. The client then repeats the releases in the background until
     /// the leases are over.
     pub async fn release(self) -> Result<(), Error> {
