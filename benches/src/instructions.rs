@@ -41,7 +41,7 @@ pub struct CountedServer {
     echo: u64,
 }
 
-/// The server's instructions for a piece of work.
+/// How many instructions the server executes for some work.
 #[derive(Clone, Debug)]
 pub struct Count {
     /// The instructions for one unit of the work.

@@ -89,7 +89,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Fails if the URL or a certificate is not valid.
+    /// Checks that the URL and the certificates are valid.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         self.url.address().map(drop)
     }

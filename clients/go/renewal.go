@@ -119,8 +119,8 @@ func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
 
 // newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.
 // The last call removes this element. The calls ask for the whole lease if the program wants the renewal (isWanted), or if the client
-// renews the key automatically. If neither is true, the calls ask for the rest of the present lease, to restore a tenure that a server
-// has forgotten. The new lease does not end after the hold limit.
+// renews the key automatically. Otherwise a call does not extend the lease: it asks for the time that is left of the lease, and so
+// restores a tenure that a server has forgotten. The new lease does not end after the hold limit.
 func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
 	for _, p := range t.parts {
 		if !p.isHeld {

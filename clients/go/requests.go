@@ -197,8 +197,8 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 }
 
-// shorten handles a refusal of the lease as too long: it sets the lease to the longest lease that the server accepts. It does this
-// once for each call. shorten returns whether it has set the lease.
+// If the server has refused the lease as too long, shorten sets the lease to the longest lease that the server accepts. A call
+// shortens its lease only once. shorten returns whether it has set the lease.
 func (r *call) shorten(refusal error) bool {
 	var longest int64
 	_, limit, _ := strings.Cut(refusal.Error(), " command: at most ")

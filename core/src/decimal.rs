@@ -11,7 +11,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads a number without a sign, of at most 19 digits. Any such number fits in 64 bits.
+/// Reads a number without a sign, of at most 19 digits. Every number of 19 digits fits in 64 bits.
 #[must_use]
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     match digits {

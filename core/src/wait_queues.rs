@@ -255,8 +255,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind other requests. The first place is the first that is not passed over. A
-    /// request need not wait if it takes over this place, or a passed-over place that comes before it.
+    /// Whether a request has to wait behind other requests. The first place means the first place that is not passed
+    /// over. A request need not wait if it takes over this place, or a passed-over place that comes before it.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };

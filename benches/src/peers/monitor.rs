@@ -1,8 +1,8 @@
 //! Distinguishes commands of clients from commands of scripts. INFO commandstats counts both without a distinction.
 //!
 //! MONITOR shows whether a script sent a command, but MONITOR is costly. So MONITOR runs only while the contestant
-//! warms up, or longer if there are few commands. The output shows which part of the calls of each command came from
-//! scripts. This part does not change during a job.
+//! warms up, or longer if there are few commands. The output shows, for each command, how large a share of its calls
+//! came from scripts. This share does not change during a job.
 
 use crate::peers::server::connect;
 use std::collections::BTreeMap;

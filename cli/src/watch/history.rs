@@ -232,9 +232,10 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The event that ended the tenure of the only holder: the last event of the first uninterrupted series of events
-    /// that may end a tenure. The earlier events of this series released other holds of the same owner. Acquisitions
-    /// before the series were repeated acquisitions by this owner.
+    /// The event that ended the tenure of the only holder. Some events may end a tenure. The function looks for the
+    /// first series of such events, without other events in between. The last event of this series ended the tenure,
+    /// and the earlier events of the series released other holds of the same owner. Acquisitions before the series were
+    /// repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
         let (first, last) = self.exclusive_ends()?;
         self.changes().get(first..=last)?.last().copied()

@@ -227,7 +227,7 @@ impl Inner {
     /// The shared connection to a node. Opens a connection if there is none.
     pub(crate) fn shared(&self, node: &Arc<Node>) -> Awaited<MultiplexedConnection> {
         let mut shared = locked(&node.shared);
-        // If the last attempt to open a connection failed, `open` holds its error. Then try again below.
+        // If the last attempt to open a connection failed, `open` contains the error. Then try again below.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
             return open.clone();
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 /// The server of one of these worlds:
 ///
-/// - `Alone`: the server has an AOF that is synced before each reply.
+/// - `Alone`: the server syncs its AOF before each reply.
 /// - `Wiped`: the server forgets everything in a restart. The quarantine is as long as the longest lease.
-/// - `Clocks`: the wall clock of the server is stepped. The server is never restarted, because nothing is promised after
-///   a restart with an earlier clock.
+/// - `Clocks`: the world sets the wall clock of the server. The server is never restarted, because nothing is promised
+///   after a restart with an earlier clock.
 #[derive(Debug)]
 pub(super) struct Alone {
     world: WorldName,
