@@ -99,6 +99,9 @@ func isTransient(err error) bool {
 		redis.IsMaxClientsError(err)
 }
 
+// isReplica returns whether a replica has refused the request. This answer does not show that a primary exists.
+func isReplica(err error) bool { return hasCode(err, "READONLY") }
+
 // deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.
 func deniesTenure(err error) bool {
 	// An error that is not ErrRefused may also have a denial as its cause.

@@ -114,7 +114,7 @@ func (r *call) ask() error {
 				return r.fail(ErrRefused, refusal)
 			}
 			r.failure = refusal
-			if r.patience > 0 {
+			if r.patience > 0 && !isReplica(refusal) {
 				r.until = time.Now().Add(r.patience)
 			}
 			if redirects++; moved.addr != "" && redirects < 5 {
@@ -183,7 +183,9 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			r.isNew = isBroken || ended != nil // a full server refuses new connections, but answers on open connections
 			continue
 		}
-		r.isAnswered.Store(true)
+		if !isReplica(r.reply.Err()) {
+			r.isAnswered.Store(true)
+		}
 		r.isNew = isTransient(r.reply.Err()) // a new connection may lead to another server
 		isBroken = isBroken || r.isNew
 	}

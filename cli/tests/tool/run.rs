@@ -118,6 +118,14 @@ fn an_unreachable_server_exits_with_122() {
 }
 
 #[test]
+fn a_server_that_stays_a_replica_exits_with_122() {
+    let replica = Server::start_replica_of(&Server::start());
+    let (code, _, error) = run(&url(&replica), &["run", "--patience", "50ms", "k", "true"]);
+    assert_eq!(code, 122);
+    assert!(error.contains("READONLY"), "{error}");
+}
+
+#[test]
 fn wrong_arguments_and_error_replies_exit_with_125() {
     let server = Server::start();
     let url = url(&server);

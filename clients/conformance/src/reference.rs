@@ -468,8 +468,11 @@ impl Lockward {
                 return Err(end);
             }
             if let Some(replies) = self.exchange_shared(requests, self.response_limit, Some(attempt)) {
-                attempt.has_heard = true;
-                attempt.patience = Some(Instant::now() + self.patience);
+                // READONLY comes from a replica, and does not show that a primary exists.
+                if !matches!(&replies[0], Reply::Error(text) if text.starts_with("READONLY")) {
+                    attempt.has_heard = true;
+                    attempt.patience = Some(Instant::now() + self.patience);
+                }
                 match &replies[0] {
                     Reply::Error(text) if is_transient(text) => {}
                     _ => return Ok(replies),

@@ -127,18 +127,19 @@ export class Servers {
           return asked ? [["ASKING"], ...request.commands(sent)] : request.commands(sent);
         };
         const replies = await node.exchange(request, begun, Math.min(limit, left), commands);
-        progress.isAnswered = true;
         if (asked) replies.shift();
         const error = replies.find((reply) => reply instanceof ServerError);
+        // READONLY comes from a replica, and does not show that a primary exists.
+        if (error?.code !== "READONLY") progress.isAnswered = true;
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
         asked = error.code === "ASK" ? addressIn(error.message, address.host) : undefined;
         if (error.code === "MOVED") this.#moved.set(slot, addressIn(error.message, address.host));
         else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !TRANSIENT.has(error.code)) throw error;
         cause = new Error(error.message);
-        answeredAt = now();
         failures = 0;
         if (error.code === "READONLY") node.retireAll();
+        else answeredAt = now();
       } catch (error) {
         if (error instanceof ServerError) {
           // Take the longest lease that the server accepts, but only once.

@@ -101,8 +101,13 @@ impl Request {
             let may_have_run = self.may_have_run;
             self.is_sent = false;
             let replied = within(limit, self.exchange(&cmd)).await;
-            if self.is_sent && replied.as_ref().err().is_none_or(|error| error.code().is_some()) {
-                (self.is_answered, self.may_have_run, self.since) = (true, may_have_run, Instant::now());
+            let refusal = replied.as_ref().err().map(|error| error.code().unwrap_or_default());
+            if self.is_sent && refusal != Some("") {
+                self.may_have_run = may_have_run;
+                // READONLY comes from a replica, and does not show that a primary exists.
+                if refusal != Some("READONLY") {
+                    (self.is_answered, self.since) = (true, Instant::now());
+                }
             }
             let error = match replied {
                 Ok(reply) => {

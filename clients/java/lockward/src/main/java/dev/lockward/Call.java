@@ -238,8 +238,11 @@ final class Call {
         }
 
         private void answered(List<@Nullable Object> replies) {
-            isHeard = true;
-            heardAt = Clock.now();
+            // READONLY comes from a replica, and does not show that a primary exists.
+            if (!(replies.get(0) instanceof ServerError error && error.code().equals("READONLY"))) {
+                isHeard = true;
+                heardAt = Clock.now();
+            }
             importing = null;
             boolean isRefused = replies.get(0) instanceof ServerError refusal && refusal.isTransient(isRepeatable);
             target.giveBack(Objects.requireNonNull(used), !isRefused);
