@@ -15,7 +15,7 @@ use crate::output;
 use crate::primaries::Servers;
 use crate::text;
 
-/// No lock has more holders than this.
+/// No lock has more holders than this, so a request for this number of holders returns all holders.
 const ALL: u64 = u32::MAX as u64;
 
 /// How many holders lockward shows when it asks for confirmation.
@@ -72,7 +72,7 @@ impl Break {
             say(&format!("{name} is unchanged"));
             return Ok(ExitCode::FAILURE);
         }
-        // While the user thinks about the answer, the server may close the earlier connection.
+        // While lockward waited for the user's answer, the server may have closed the first connection.
         let mut connection = server.connect()?;
         let mut any_broken = false;
         for holder in &ending {
@@ -101,7 +101,7 @@ impl Break {
     }
 }
 
-/// Prints a line. A closed output must not stop a break that has begun.
+/// Prints a line. If the output is closed, lockward continues without it.
 fn say(line: &str) {
     let _ = output::print(&format!("{line}\n"));
 }

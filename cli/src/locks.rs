@@ -178,8 +178,8 @@ pub(crate) fn read_contended(
     Ok(contended.into_iter().zip(locks).collect())
 }
 
-/// Whether the error is about one key only. The error NOPERM is about a key only if its text names a key, and not a
-/// command.
+/// Whether the error concerns one key, and not the whole command. NOPERM concerns a key if the error's text names a
+/// key.
 pub(crate) fn is_about_a_key(error: &RedisError) -> bool {
     match error.code() {
         Some("WRONGTYPE" | "MOVED" | "ASK" | "TRYAGAIN") => true,

@@ -116,7 +116,7 @@ fn sorted(found: Vec<Vec<LockWithKey>>) -> Vec<LockWithKey> {
     found
 }
 
-/// Of the locks of all primaries, the `count` locks with the most waiters. The lock with the most waiters comes first.
+/// The `count` locks with the most waiters, from all primaries together. The lock with the most waiters comes first.
 fn most_contended(found: Vec<Vec<(Contended, Option<Lock>)>>, count: u64) -> Vec<LockWithKey> {
     let mut found: Vec<_> = found.into_iter().flatten().collect();
     found.sort_by_key(|(lock, _)| lock.rank());

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|failure| {
         let code = failure.code.unwrap_or(usual_code);
-        // With `run -E 0` a busy lock is no failure, and cron(8) would mail the message.
+        // With `run -E 0` a busy lock is no failure, so lockward prints no message: cron(8) would mail it.
         if code != 0 {
             output::complain(&failure.to_string());
         }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::failure::Failure;
 
-/// Writes to standard output. If the reader of the output, such as head(1), has closed the pipe, this is no failure.
+/// Writes to standard output. A closed pipe is no failure: a reader such as head(1) may stop reading early.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -245,20 +245,20 @@ pub(crate) struct Primary {
 }
 
 impl Primary {
-    /// Whether the server is still a primary, as far as is known.
+    /// Whether the last successful search found this server as a primary.
     pub(crate) fn is_current(&self) -> bool {
         self.is_current.load(Ordering::Relaxed)
     }
 
-    /// Starts a search for the primaries, because another server may have become the primary in place of this one.
+    /// Starts a search for the primaries at once. After a failure of this server, another server may be the primary.
     pub(crate) fn note_failure(&self) {
         // A full channel means that the next search will start at once anyway.
         let _ = self.failures.try_send(());
     }
 }
 
-/// The same connection settings, for another host and port. A node that does not know its own host sends an empty host or
-/// `?`. Then the host stays that of `like`, at which this program has reached the node.
+/// The same connection settings, for another host and port. A node that does not know its own host sends an empty host
+/// or `?`. In this case the result has the host of `like`, where this program has reached the node.
 fn with_host_and_port(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let mut addr = like.addr().clone();
     if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut addr {

@@ -43,12 +43,12 @@ impl Server {
         Self::new(self.info().clone().set_redis_settings(settings), self.patience)
     }
 
-    /// Opens a connection. A request on this connection fails if the server does not answer within the patience.
+    /// Opens a connection. A request on this connection fails if the server does not answer within `patience`.
     pub(crate) fn connect(&self) -> Result<Connection, Failure> {
         let (sender, connected) = mpsc::channel();
         let (client, patience) = (self.client.clone(), self.patience);
         // The timeout of the redis crate does not limit the look-up of the host name, and applies to each reply of the
-        // handshake. So another thread connects, and this thread waits for the connection at most for the patience.
+        // handshake. So another thread connects, and this thread waits for the connection for at most `patience`.
         thread::Builder::new().name("connect".into()).spawn(move || {
             let _ = sender.send(client.get_connection_with_timeout(patience));
         })?;

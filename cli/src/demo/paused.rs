@@ -17,7 +17,7 @@ const SHORT_LEASE_MS: u64 = 200;
 const STOCK: i64 = 10;
 const ALICE_SELLS: i64 = 1;
 const BOB_SELLS: i64 = 3;
-/// The number of pairs that are left when both sales count.
+/// The number of pairs that must be left after Alice and Bob have sold.
 const LEFT: i64 = STOCK - ALICE_SELLS - BOB_SELLS;
 
 /// Shows both sales. Fails if the late write was accepted in spite of LOCK.GUARD.

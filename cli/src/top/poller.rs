@@ -49,7 +49,7 @@ pub(super) struct Events {
     pub(super) leases_ended: u64,
 }
 
-/// News about the primaries.
+/// A message from the polling threads about the primaries.
 pub(super) enum Update {
     /// No primary is known, for this reason.
     NoPrimary(String),
@@ -110,7 +110,7 @@ impl Poller {
     }
 }
 
-/// Sends an update. This fails only when the program ends.
+/// Sends an update. The send fails only when the program ends, so the result is ignored.
 fn send(updates: &Sender<Update>, update: Update) {
     let _ = updates.send(update);
 }

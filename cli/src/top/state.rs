@@ -78,7 +78,7 @@ pub(super) struct Shown {
 pub(super) enum Health {
     Connecting,
     Connected,
-    /// This number of primaries answers, of all primaries.
+    /// The number of primaries that answer, and the number of all primaries.
     Partial(usize, usize),
     /// No primary answers, since this instant.
     Failed(Instant),
@@ -145,7 +145,7 @@ impl State {
         let samples = || self.primaries.values().filter_map(|primary| primary.sample.as_deref());
         let focus = samples().find_map(focus_of);
         if let Some(shown) = self.shown.as_mut().filter(|_| self.is_paused) {
-            // The user may open a queue during the pause.
+            // During a pause the view changes only if the user opens another queue.
             let is_shown = |shown: &Focus| Some(&shown.key) == wanted.as_ref();
             if !shown.focus.as_ref().is_some_and(is_shown) {
                 shown.focus = focus;
@@ -153,7 +153,7 @@ impl State {
             return;
         }
         if samples().next().is_none() {
-            // The view keeps the last answers.
+            // No primary answers. The view keeps the last answers, but not the rates.
             self.shown.iter_mut().for_each(|shown| shown.rates = None);
             return;
         }
@@ -194,8 +194,8 @@ impl State {
         self.primaries.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// The reason why no primary is known, if there is none. Then a line for each server that does not answer or is a
-    /// replica.
+    /// The warnings for the user. If no primary is known, the first line says why. Each server that does not answer or
+    /// is a replica has a line.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
         let search_failure = self.search_failure.iter().map(|failure| &*failure.reason);
         search_failure.chain(self.primaries.values().filter_map(Primary::warning))

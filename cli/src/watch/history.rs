@@ -204,7 +204,7 @@ impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
         let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
         // If the previous reading did not show all holders, that reading may have lacked a tenure that had already
-        // begun. So a tenure is new only if it has lasted for less time than has passed since the previous reading.
+        // begun. So a tenure that was missing in that reading is new only if it is younger than that reading.
         let between = reading.instant.saturating_duration_since(before.read_at);
         let is_new = |tenure: &Tenure| {
             !before.has(tenure.party.token)

@@ -98,7 +98,7 @@ fn info_and_break_need_only_the_primary_of_the_key() {
     assert_eq!((code, shown.lines().next(), said.as_str()), (0, Some(&*format!("{key} (exclusive)")), ""));
     let (code, shown, said) = run_in_time(&url, &["break", "--yes", key]);
     assert!(code == 0 && shown.starts_with("broken: A held") && said.is_empty(), "{shown}{said}");
-    // Two primaries are silent, but the tool waits for them at the same time.
+    // Two primaries are silent. The tool waits for both at the same time, so it ends within `LIMIT`.
     for command in [["info", &primaries.keys[0]].as_slice(), &["break", "--yes", &primaries.keys[0]]] {
         let (code, shown, said) = run_in_time(&url, command);
         assert_eq!((code, shown.as_str()), (2, ""), "{said}");

@@ -79,7 +79,7 @@ fn refused(url: &str) -> (i32, String, String) {
     output(command.args(["20", env!("CARGO_BIN_EXE_lockward"), "watch"]).env("LOCKWARD_URL", url))
 }
 
-/// The line after `2026-11-23 03:12:07.123  `.
+/// The line without its time, which has the form `2026-11-23 03:12:07.123`.
 fn after_time(line: &str) -> String {
     let (time, rest) = line.split_at(25);
     let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
