@@ -3,7 +3,8 @@
 All stores have the same interface. `read(token)` returns the number of pairs. After this call the store refuses every smaller
 token. `write(token, pairs)` writes unless the store has seen a larger token. A refusal raises `Refused`.
 
-In each store, the check and the write are one atomic step. If they were two steps, the process could be paused between them.
+In each store, the check and the write are one atomic step. If they were two steps, a write with a
+larger token could come between them.
 """
 
 import os

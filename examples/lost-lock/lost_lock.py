@@ -1,4 +1,5 @@
-"""Tells a holder that it has lost its lock: when the server reports the loss, or at the latest at the deadline by the holder's clock.
+"""Tells a holder that it has lost its lock. The holder learns of the loss from the server, or at the latest when the deadline passes by
+the holder's clock.
 
     with Holder(connect, "order:42", lease=10.0) as holder:
         for part in work:
@@ -21,7 +22,7 @@ WATCH_EVERY = 1.0  # after this number of seconds without a message, the watchin
 
 
 class Holder:
-    """Holds `key`. `connect` returns a new redis.Redis that does not send commands again by itself. `lease` is in seconds."""
+    """Holds `key`. `connect` returns a new redis.Redis that does not retry commands. `lease` is in seconds."""
 
     def __init__(self, connect, key, lease, wait=60.0):
         self.connect, self.key, self.lease, self.wait = connect, key, lease, wait
@@ -94,8 +95,8 @@ class Holder:
     def watch_once(self):
         with self.connect() as reader, self.connect() as other:
             messages = other.pubsub()
-            # With RESP2, a second connection receives the messages. This connection cannot ask for its id after it
-            # subscribes.
+            # With RESP2, a second connection receives the messages. The second connection asks for its id before it
+            # subscribes, because a subscribed connection cannot ask.
             messages.execute_command("CLIENT", "ID")
             number = messages.parse_response()
             messages.subscribe("__redis__:invalidate")
