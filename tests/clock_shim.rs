@@ -60,7 +60,7 @@ static OFFSET: AtomicPtr<AtomicI64> = AtomicPtr::new(ptr::null_mut());
 static MAP_THE_OFFSET: extern "C" fn() = map_the_offset;
 
 extern "C" fn map_the_offset() {
-    // SAFETY: the name is a C string, and so is the path from the environment; the file is mapped shared and read-only.
+    // SAFETY: the name and the path from the environment are C strings; the file is mapped shared and read-only.
     unsafe {
         let path = getenv(c"LOCKWARD_CLOCK".as_ptr());
         if path.is_null() {

@@ -57,8 +57,8 @@ static TABLE: AtomicPtr<[Synced; FILES]> = AtomicPtr::new(ptr::null_mut());
 static MAP_THE_TABLE: extern "C" fn() = map_the_table;
 
 extern "C" fn map_the_table() {
-    // SAFETY: the name is a C string, and so is the path from the environment; the file is mapped shared, for reading
-    // and writing.
+    // SAFETY: the name and the path from the environment are C strings; the file is mapped shared, for reading and
+    // writing.
     unsafe {
         let path = getenv(c"LOCKWARD_DISK".as_ptr());
         if path.is_null() {

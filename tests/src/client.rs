@@ -202,7 +202,7 @@ impl Client {
         self.call("CLIENT ID").int()
     }
 
-    /// The client's port of the connection.
+    /// The local port of the connection.
     #[track_caller]
     pub fn port(&self) -> u16 {
         self.stream.local_addr().expect("an address").port()

@@ -1,4 +1,4 @@
-//! Clusters of three primaries with a replica each.
+//! Clusters, by default of three primaries with one replica each.
 
 use crate::client::Client;
 use crate::reply::Reply;
@@ -54,20 +54,21 @@ impl Reply {
     }
 }
 
-/// Six nodes on this machine.
+/// The nodes of a cluster, which all run on this machine.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
 }
 
 impl Cluster {
-    /// Starts six nodes and waits until all agree and every replica is in sync.
+    /// Starts three primaries with one replica each. Waits until all nodes agree about the cluster and every replica is
+    /// in sync.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(Setup::new())
     }
 
-    /// Starts six nodes with this setup, and waits until all agree and every replica is in sync.
+    /// Starts a cluster, as [`Cluster::start`] does, whose nodes have this setup.
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         Self::start_nodes(setup, PRIMARIES, PRIMARIES)

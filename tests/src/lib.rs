@@ -7,13 +7,13 @@
 //!   AOF.
 //! - [`Link`] is a proxy for replication links that cuts connections or drops data.
 //! - [`Proxy`] is a proxy between clients and a server that loses requests and replies.
-//! - [`Cluster`] is three primaries and their replicas, and can move slots.
+//! - [`Cluster`] is several primaries, with or without replicas, and can move slots.
 //! - [`Sentinels`] monitor a primary, and promote a replica when the primary is down.
 //! - [`Listener`] accepts connections, for a test that plays a server.
 //! - [`Certificates`] are for servers with TLS.
 //! - [`Crowd`] opens thousands of connections.
 //! - [`ProcessGroup`], [`Directory`] and [`free_port`] are for processes that are not servers.
-//! - [`eventually`] waits for a condition. A test never sleeps.
+//! - [`eventually`] waits for a condition. Tests call it instead of sleeping for a fixed time.
 //!
 //! Environment variables, with the default values in brackets:
 //!
@@ -28,8 +28,8 @@
 //!   for another processor.
 //! - `LOCKWARD_SLOWNESS`, read at compile time: all time limits are multiplied by this factor, for slow
 //!   servers.
-//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`](fn@rounds). The tests check the same
-//!   claims. Set this variable at night, for releases, and in the search for a rare fault.
+//! - `LOCKWARD_LONG=1`: randomized tests run the larger number of [`rounds`](fn@rounds). With the smaller number, the
+//!   tests check the same claims. Set this variable at night, for releases, and in the search for a rare fault.
 //! - `LOCKWARD_SEED`: the seed of all random choices. Each randomized test prints its seed.
 
 mod client;

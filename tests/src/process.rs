@@ -80,7 +80,7 @@ impl Drop for ProcessGroup {
 }
 
 fn send_signal(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: `kill` reads nothing. The process is a child of ours and leads its group.
+    // SAFETY: `kill` reads nothing. The process is a child of this process and leads its own group.
     let status = unsafe { libc::kill(pid, signal) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

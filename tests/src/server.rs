@@ -50,8 +50,8 @@ pub struct Setup {
 enum Kind {
     /// A server for tests, with [`TEST_SETTINGS`].
     Tested,
-    /// A server for measurements, without [`TEST_SETTINGS`]. The library waits for the start by the log and does not
-    /// connect, because a connection would disturb the measurement.
+    /// A server for measurements, without [`TEST_SETTINGS`]. The library reads in the log that the server has started.
+    /// The library does not connect, because a connection would disturb the measurement.
     Measured,
     /// A Sentinel.
     Sentinel,
@@ -113,7 +113,7 @@ impl Setup {
         Self { before_exec: Some(BeforeExec(Arc::new(function))), ..self }
     }
 
-    /// A module with the command LOCK._PANIC. The test does not fail if the log shows a panic.
+    /// Loads a build of the module that has the command LOCK._PANIC. The test does not fail if the log shows a panic.
     pub fn with_panic_probe() -> Self {
         let path = built_file("LOCKWARD_PANIC_MODULE", "panic-probe/release/liblockward.so");
         Self { module: Some(path), panics_are_wanted: true, ..Self::new() }
@@ -622,7 +622,8 @@ impl Setup {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.process.ended().filter(|_| !self.end_is_expected);
-        // A normal end makes the memory checker report leaks. Leaks after a panic, or in a Sentinel, do not matter.
+        // A normal end makes the memory checker report leaks. Leaks do not matter after a panic, or in a server without
+        // the module, such as a Sentinel.
         let reports_leaks = self.setup.module.is_some() && !self.setup.panics_are_wanted;
         if is_checked() && reports_leaks && ended.is_none() && !self.end_is_expected {
             self.end_in_order();

@@ -41,7 +41,7 @@ const OVER_LIMITS: i64 = 31_536_000_000_001;
 const OVER_KEEP: i64 = 60_001;
 
 /// The words of a command before the value of an option, the error for a value that is not a number, and the ranges of
-/// numbers. For each range the row has the smallest number, and the error for all numbers of the range or [`DONE`].
+/// numbers. Each range has its smallest number, and the reply to all numbers of the range: an error or [`DONE`].
 type Row = (&'static str, &'static str, &'static [(i64, &'static str)]);
 
 /// The replies while A holds `lock` twice.

@@ -456,7 +456,7 @@ fn no_lease_ends_while_a_transaction_runs() {
     assert_eq!(after.error(), "FENCED the lock is free", "the lease has not ended for the next transaction");
 }
 
-/// The server runs the two transactions in one pass of the event loop, after a pause.
+/// CLIENT PAUSE holds two transactions back. After the pause, the server runs both in one pass of the event loop.
 #[test]
 fn a_transaction_that_was_paused_does_not_take_the_time_of_an_earlier_transaction() {
     let server = Server::start();
@@ -527,7 +527,7 @@ fn in_a_cluster_all_keys_must_be_in_one_slot() {
     assert_eq!(moved.error_word(), "MOVED");
 }
 
-/// A guarded command that wrote to another slot would damage the data of Redis 7.4 and later, and of Valkey.
+/// If a guarded command wrote to another slot, it would damage the data of Redis from 7.4 on, and of Valkey.
 #[test]
 fn in_a_cluster_without_command_all_keys_must_still_be_in_one_slot() {
     let cluster = Cluster::start_primaries(Setup::new().config("rename-command COMMAND \"\""), 1);
@@ -561,8 +561,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     assert_eq!(taken.items().len(), 3, "{taken:?}");
 }
 
-/// This claim does not hold on Redis 7.0, which crashes if a module calls a blocking command of another module. Without
-/// COMMAND the module does not know which commands block.
+/// Without COMMAND, Lockward does not know which commands block. The test guards no blocking command on Redis 7.0,
+/// because Redis 7.0 crashes if a module calls a blocking command of another module.
 #[test]
 fn a_blocking_command_of_another_module_is_refused_without_command_too() {
     let server = Setup::new().beside_another().config("rename-command COMMAND \"\"").start();

@@ -420,7 +420,8 @@ fn the_memory_of_very_many_holders_is_given_back() {
     }
 }
 
-/// The module must remember the new name only for each grant that is not delivered yet, and not for each holder.
+/// If a lock is renamed while a grant is not delivered yet, the module must not store the new name once for each holder
+/// of the renamed lock.
 #[test]
 fn a_rename_of_a_lock_with_many_holders_takes_no_memory_while_a_grant_is_delivered() {
     let (_server, mut client, mut b) = Server::start_contended();

@@ -116,7 +116,7 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. If the AOF is cut before the last pass, a server that loads the AOF finds
+    /// Runs one to three event loop passes. If the AOF is cut between these passes, a server that loads the AOF finds
     /// `key` free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
     fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {

@@ -495,7 +495,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         let [mut b, mut c] =
             ["B", "C"].map(|owner| server.waiter(&format!("{name} {owner} PX 600000 BLOCK 0")));
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
-        // D joins and leaves the queue, which must not delay B's grant.
+        // D joins and leaves the queue. This must not delay B's grant.
         let mut d = server.client();
         d.ask(&format!("{name} D BLOCK 1"));
         assert_eq!(d.reply(), Reply::NullArray);
@@ -503,7 +503,7 @@ fn an_expiry_set_by_hand_serves_the_first_waiter_of_a_lock_with_a_long_name() {
         drop(b);
         assert_eq!(a.call(format!("PEXPIRE {name} 100")), Reply::Int(1));
         assert_eq!(c.reply().grant().holds, 1, "{length}, again");
-        // This time, the client begins to wait when the expiry is already set.
+        // E begins to wait when the expiry is already set.
         assert_eq!(a.call(format!("PEXPIRE {name} 300")), Reply::Int(1));
         let mut e = server.client();
         e.ask(&format!("{name} E BLOCK 0"));

@@ -48,8 +48,8 @@ fn a_client_that_never_reads_is_cut_off_at_the_servers_limit() {
         let before = a.stat("memory", "used_memory");
         let mut silent = server.client();
         let id = silent.call("CLIENT ID").int();
-        // The number is large because the kernel buffers some megabytes of replies before the server must buffer
-        // replies itself.
+        // The client may send very many commands, because the kernel buffers some megabytes of replies before the
+        // server must buffer replies itself.
         let most = send_and_never_read(&server, &mut silent, command, 2_000_000);
         println!("{command}: at most {} bytes more", most - before);
         eventually("the server has disconnected the client", || {

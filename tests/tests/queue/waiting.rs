@@ -259,8 +259,8 @@ fn a_grant_is_taken_back_when_the_server_allows_writes_again() {
     let kill = format!("CLIENT KILL ID {}", queue[0].client_id);
     let mut limited = server.waiter("lock C BLOCK 500");
     a.transact(["LOCK.RELEASE lock A", &kill, "CONFIG SET min-replicas-to-write 1"]);
-    // The module's timer ends this wait at its limit, and then tries to take B's grant back. The module cannot do this,
-    // because the server refuses writes.
+    // The module's timer ends C's wait at its limit, and then tries to take B's grant back. The attempt fails, because
+    // the server refuses writes.
     assert_eq!(limited.reply(), Reply::NullArray);
     assert_eq!(a.owner("lock").as_deref(), Some("B"));
     a.call("CONFIG SET min-replicas-to-write 0");

@@ -20,7 +20,7 @@
 //! - A number of 13 digits or more is a fencing token. In the whole session, also in commands, the same number is the
 //!   same token, and a larger number is a larger token.
 //! - In an integer reply, a number of 4 to 12 digits matches any number.
-//! - A UUID matches any UUID, which then stays the same in the whole session.
+//! - A UUID matches any UUID. In the whole session, the same UUID on the page is the same real UUID.
 //! - `...` matches the rest of a line. A `...` alone on the last line of a reply matches all further lines.
 
 use lockward_tests::{Client, DEADLINE, Reply, Server};

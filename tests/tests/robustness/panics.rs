@@ -111,8 +111,8 @@ fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 60000");
     arm(&mut a, "notify");
-    // The module subscribes to evictions only when the first held lock is evicted, but early enough to get the event of
-    // this eviction.
+    // The module subscribes to evictions when the first held lock leaves the keyspace. The server publishes the
+    // eviction after that, so the module gets the event.
     a.evict("other");
     assert_contained(&server);
 }
