@@ -20,7 +20,7 @@ use crate::text::{self, Column::Left, Column::Right};
 /// How many keys the server scans before it serves other clients again.
 const SCAN_COUNT: u64 = 1_000;
 
-/// How many holders of a lock are in the output of `--json`.
+/// How many holders of a lock the output of `--json` has, at most.
 const JSON_HOLDERS: u64 = 100;
 
 /// List the locks that are held

@@ -94,8 +94,8 @@ impl Servers {
         self.url.address().map(drop)
     }
 
-    /// Finds the primaries, but does not connect to them: the server of the URL, the primary that a Sentinel names, or
-    /// the primaries of a cluster.
+    /// Finds the primaries: the server of the URL, the primary that a Sentinel names, or the primaries of a cluster.
+    /// Does not connect to the primaries.
     pub(crate) fn primaries(&self) -> Result<Vec<Server>, Failure> {
         self.search(std::iter::empty())
     }
@@ -171,7 +171,7 @@ impl Servers {
     }
 
     /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and a
-    /// connection to it. Does not wait for the other primaries.
+    /// connection to this primary. Does not wait for the other primaries.
     pub(crate) fn ask_owner<T: Send + 'static>(
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,

@@ -173,8 +173,8 @@ impl Client {
         self.pushes.pop_front()
     }
 
-    /// Whether no reply has arrived yet. Call this function only when the server has certainly executed the
-    /// command, because the function does not wait for a later reply.
+    /// Whether the connection is open and no reply has arrived. Panics if a reply has arrived. Call this function only
+    /// when the server has certainly executed the command, because the function does not wait for a later reply.
     #[track_caller]
     pub fn has_no_reply(&mut self) -> bool {
         match self.reply_within(Duration::from_millis(1)) {
@@ -229,7 +229,7 @@ impl Client {
         found || !self.unread.is_empty()
     }
 
-    /// Whether the server has closed the connection. Replies that arrived before the end may still be unread.
+    /// Whether the server has closed the connection. Returns false while the socket still has unread bytes.
     #[track_caller]
     pub fn has_ended(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a connection");

@@ -8,8 +8,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     if limit.rlim_cur >= wanted {
         return limit.rlim_cur;
     }
-    // Only a privileged process may raise the hard limit. So if the first attempt fails, the second attempt
-    // stays below the hard limit.
+    // Only a privileged process may raise the hard limit. So if the first attempt fails, the second attempt does not
+    // exceed the hard limit.
     let above = libc::rlimit { rlim_cur: wanted, rlim_max: wanted.max(limit.rlim_max) };
     limit.rlim_cur = wanted.min(limit.rlim_max);
     for limit in [above, limit] {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A proxy to a server. The proxy has its own port, and forwards each connection from there to the server.
+/// A proxy to a server. The proxy has its own port, and forwards each connection on this port to the server.
 ///
 /// A test can cut the link of a replica, or leave the replica waiting for data that never arrives.
 #[derive(Debug)]

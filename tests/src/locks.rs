@@ -133,7 +133,7 @@ impl Reply {
 }
 
 impl Server {
-    /// A server on which A holds `lock` and B waits for `lock` without limit, and the connections of A and B.
+    /// A server on which A holds `lock` and B waits for `lock` without limit. Also returns the connections of A and B.
     #[track_caller]
     pub fn start_contended() -> (Self, Client, Client) {
         Setup::new().start_contended()

@@ -1,7 +1,7 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws
-//! the state, and reads keys.
+//! Separate threads poll the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
+//! state, and reads keys.
 
 mod poller;
 mod state;

@@ -16,9 +16,9 @@ use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command, is_about_a_key, read_contended};
 use crate::primaries::{Primary, Servers};
 
-/// How many waiters of the selected lock are shown.
+/// How many waiters of the selected lock are shown, at most.
 const QUEUE_LENGTH: u64 = 200;
-/// How many holders of the selected lock are shown.
+/// How many holders of the selected lock are shown, at most.
 const HOLDERS: u64 = 100;
 
 /// The state of one primary at one instant.

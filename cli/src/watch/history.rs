@@ -1,7 +1,7 @@
 //! The locks as the watcher last read them. The history compares each new reading of a lock with the previous reading,
 //! and with the events between the two readings.
 //!
-//! A listener reads a lock on the connection on which it receives the events of the lock. So the events that arrive
+//! A listener uses one connection to receive the events of a lock and to read the lock. So the events that arrive
 //! between two replies are exactly the events that the server published between the two readings. Owners and tokens
 //! come only from readings. Events tell why and when a tenure ended.
 //!
@@ -250,8 +250,8 @@ impl<'a> Comparison<'a> {
         Some((first, first + count.saturating_sub(1)))
     }
 
-    /// The event that ended one of several tenures. `None` if there were different kinds of end, because events do not
-    /// name owners.
+    /// The event that ended one of several tenures. Events do not name owners, so the result is `None` if the tenures
+    /// ended in different ways.
     fn shared_end(&self, number: usize) -> Option<(Change, SystemTime)> {
         let ends: Vec<_> = self.changes().iter().filter(|(change, _)| change.is_end()).copied().collect();
         let last = ends.last().copied()?;

@@ -72,7 +72,7 @@ fn top_follows_a_new_size_and_shows_the_locks_on_a_narrow_terminal() {
     let (server, _a, _b) = Server::start_contended();
     let Some(terminal) = Terminal::start(40, 12, &top(&server)) else { return };
     terminal.see("> lock ");
-    // A column that has too little room is left out. A number without its first digits would be wrong.
+    // top leaves out a column that has too little room, because a number without its first digits would be wrong.
     terminal.see("LEASE LEFT");
     terminal.see(" 9m ");
     terminal.press("Enter");

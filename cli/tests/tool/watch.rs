@@ -119,7 +119,8 @@ fn a_hand_off_names_the_former_holder() {
     let server = Server::start();
     let watcher = Watcher::start(&server, &[]);
     let mut a = server.client();
-    // On a busy machine, the watcher may receive the events more than 2 ms apart, and then names no former holder.
+    // On a busy machine, the watcher may receive the events more than 2 ms apart. In this case the watcher names no
+    // former holder.
     soon("a line with the former holder", || {
         a.acquire("k A");
         let mut b = server.waiter("k B BLOCK 0");

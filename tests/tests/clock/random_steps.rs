@@ -376,7 +376,7 @@ impl Trial {
         }
     }
 
-    /// Counts each overdue reply as late if it exceeds the limit, and returns the results.
+    /// Counts each reply as late that is overdue for longer than the limit, and returns the results.
     fn end(mut self) -> Seen {
         self.look();
         let mut locks = std::mem::take(&mut self.locks);

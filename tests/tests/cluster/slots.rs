@@ -51,7 +51,7 @@ fn ask_with_leave(client: &mut Client, command: &str) {
     assert_eq!(client.reply(), Reply::ok());
 }
 
-/// A key that is in a different slot than `key`, but on the same node.
+/// A key that `node` serves, in a different slot than `key`.
 fn another_key_of(cluster: &Cluster, node: &Server, key: &str) -> String {
     let here = |other: &String| {
         slot_of(other) != slot_of(key) && cluster.owner(slot_of(other)).port() == node.port()

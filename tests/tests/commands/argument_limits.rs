@@ -144,7 +144,7 @@ fn shown(command: &[Vec<u8>]) -> String {
     command.iter().map(cut).collect::<Vec<_>>().join(" ")
 }
 
-/// A server on which A holds `lock` twice, and its replication stream.
+/// A server on which A holds `lock` twice, with the server's replication stream.
 struct Stage {
     client: Client,
     stream: ReplicationStream,

@@ -3,7 +3,7 @@
 use lockward_tests::{Client, Cluster, ReplicationStream, Reply, Sent, Server, Setup, eventually};
 use std::thread;
 
-/// A server on which A holds `lock`, a client, and A's token.
+/// A server on which A holds `lock`. Also returns a client and A's token.
 fn held() -> (Server, Client, i64) {
     let server = Server::start();
     let mut client = server.client();
@@ -214,8 +214,8 @@ fn wait_and_waitaof_are_refused() {
         assert_eq!(client.call(call.as_str()).error(), refused, "{command}");
         let [in_transaction] = client.transact([&call]);
         assert_eq!(in_transaction.error(), refused, "{command}");
-        // In a script, the module must refuse WAIT and WAITAOF before it calls them, because Valkey aborts
-        // when a module calls them in a script.
+        // In a script, the module must refuse WAIT and WAITAOF without calling them, because Valkey aborts when a
+        // module calls them in a script.
         let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
         let in_script = client.call(["EVAL", &format!("return redis.pcall({words})"), "0"]);
         assert!(in_script.error().starts_with(refused), "{command}: {in_script:?}");

@@ -371,8 +371,8 @@ fn a_server_goes_on_when_a_load_is_refused() {
         assert_eq!(client.call(load).error_word(), "ERR", "{wrong:?}");
         assert!(client.call("CONFIG GET lock.*").field_names().is_empty(), "{wrong:?}");
         assert!(client.call("LOCK.INFO lock").error().contains("unknown command"), "{wrong:?}");
-        // These actions cause events: cron, a changed setting, a flush, a snapshot. The refused module must
-        // not be subscribed to any of these events, because its code is unloaded.
+        // These actions cause events: cron, a changed setting, a flush, a swap of databases, a snapshot. The refused
+        // module must not be subscribed to any of these events, because its code is unloaded.
         let clock = client.stat("server", "lru_clock");
         client.call("SET key value");
         for command in ["CONFIG SET maxmemory-policy allkeys-lru", "FLUSHALL", "SWAPDB 0 1", "SAVE"] {

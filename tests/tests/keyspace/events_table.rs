@@ -461,7 +461,8 @@ fn when_the_wall_clock_is_ahead_expired_is_published_early_and_again_at_the_end_
     assert_eq!(audience.tracker.call("LOCK.INFO lock"), Reply::Null);
 }
 
-/// A connection with the options `how` of CLIENT TRACKING ON, and the connection of A, which holds the lock.
+/// A server on which A holds the lock. Also returns a connection with the options `how` of CLIENT TRACKING ON, and A's
+/// connection.
 #[track_caller]
 fn tracker_of_a_held_lock(how: &str) -> (Server, Client, Client) {
     let server = Server::start();

@@ -1,10 +1,10 @@
 //! Waits that end at about the time at which the waiter is granted the lock. The next waiter must be served, whether
 //! the wait ends before or after the grant.
 //!
-//! In each race A holds a lock, B waits for the lock, and C waits behind B. The test frees the lock and ends
-//! B's wait at instants at most 5 ms apart, in both orders. In about half of the races the server handles
-//! both events in one pass of its event loop. All leases last ten minutes, so a stalled queue stays stalled
-//! for longer than a test waits.
+//! In each race A holds a lock, B waits for the lock, and C waits behind B. The test frees the lock and ends B's wait
+//! at instants at most 5 ms apart, in both orders. In about half of the races the server handles both events in one
+//! pass of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled queue
+//! stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
 use std::collections::HashMap;

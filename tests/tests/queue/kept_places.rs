@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The options of a request whose place is kept for the whole test.
 const KEEP: &str = "HOLDS 1 KEEP 60000";
 
-/// A server on which A holds `lock` exclusively, and A's connection.
+/// A server on which A holds `lock` exclusively. Also returns A's connection.
 #[track_caller]
 fn start_held() -> (Server, Client) {
     start_held_with("")

@@ -116,7 +116,7 @@ impl Model {
         }
     }
 
-    /// Ends the waits of an owner that name more than `more_than` holds, with the error SUPERSEDED.
+    /// Ends waits of an owner with the error SUPERSEDED: the waits whose HOLDS is larger than `more_than`.
     fn supersede(&mut self, owner: &str, more_than: i64) {
         let is_meant = |request: &Request| {
             request.owner == owner && request.holds.is_some_and(|named| named > more_than)

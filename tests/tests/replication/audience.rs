@@ -230,8 +230,8 @@ fn a_change_right_after_the_aof_is_switched_on_is_in_the_aof() {
     for switch in ["CONFIG SET appendonly yes", "PING"] {
         let server = Setup::new().config("hz 100").config("appendfsync always").start();
         let mut client = see_nobody_listen(&server);
-        // The commands are sent in one packet, so that the cron, in which the module could notice the AOF, cannot run
-        // in between.
+        // The commands are sent in one packet, so the cron does not run in between. In the cron, the module would
+        // notice the AOF.
         client.call_all([
             "LOCK.ACQUIRE lock-1 A",
             switch,

@@ -104,8 +104,8 @@ fn still_has_its_old_lock(client: &mut Client) {
 /// Checks that the replica shows no data of an incomplete transfer: the replica replies with null or LOADING.
 #[track_caller]
 fn has_no_lock_yet(client: &mut Client) {
-    // Only the last transfer is not cut. The link is up when this transfer is complete, and then the replica has the
-    // lock.
+    // Every transfer except the last is cut. The link is up when the last transfer is complete. Then the replica has
+    // the lock.
     if client.server_info("replication", "master_link_status") == "down" {
         let reply = client.call("LOCK.INFO lock-7");
         let loading = matches!(&reply, Reply::Error(text) if text.starts_with("LOADING"));
