@@ -65,7 +65,7 @@ class LostLock(unittest.TestCase):
             self.see_watched(holder)
             self.assertFalse(holder.is_lost())
             lose(holder)
-            # The lease is so long that only a message of the server can tell the holder.
+            # The lease is so long that neither the deadline nor the holder's next renewal tells the holder in time.
             self.assertTrue(holder.lost.wait(SOON))
             return holder.why
 
