@@ -1,5 +1,5 @@
-//! A library for LD_PRELOAD that makes a server deterministic. The crate does not contain this file:
-//! src/instructions.rs compiles it.
+//! A library for LD_PRELOAD that makes a server deterministic. This file is not part of the crate: src/instructions.rs
+//! compiles it into the library.
 //!
 //! - Random bytes are zeros. A server seeds its hash tables with random bytes. The seeds decide which command names
 //!   collide in the command table, and so how many instructions a command takes.

@@ -1,7 +1,7 @@
 //! Clients of a server: from one to thousands of connections, driven by events.
 //!
-//! The clients send requests without waiting for replies. [`Clients::arrival`] returns the replies of all connections in
-//! the order in which they arrive. An error in place of a reply ends the benchmark.
+//! The clients send requests without waiting for replies. [`Clients::arrival`] returns the replies of all connections
+//! in the order in which they arrive. An error in place of a reply ends the benchmark.
 
 use crate::request::request;
 use lockward_tests::{Reply, decode};

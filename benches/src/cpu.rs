@@ -67,7 +67,8 @@ pub fn of_family(pid: u32) -> Duration {
 fn of_ended_children(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    // User and kernel time are fields 16 and 17 of the line. The state is field 3, and the first of `fields`.
+    // The user and kernel time of ended children are fields 16 and 17 of the line, counted from 1. The state is field
+    // 3, and the first of `fields`.
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
@@ -82,8 +83,8 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. Fields 3 and 4
-    // are idle time and time spent waiting for a disk.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. The values 3
+    // and 4, counted from 0, are idle time and time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }

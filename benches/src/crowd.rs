@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The number of hand-offs in a round.
 pub const HANDOFFS: usize = 400;
-/// Files that a process has open besides the connections of the waiters.
+/// The number of files that a process may open besides the connections of the waiters.
 pub const SPARE_FILES: usize = 300;
 /// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
@@ -237,13 +237,14 @@ impl Crowd {
         (cpu.settled() - begin).as_nanos() as f64 / HANDOFFS as f64
     }
 
-    /// Serves one waiter. If `waits_again` is set, the former holder sends its next wait together with its release. With
-    /// [`Shape::One`], returns the former holder. With [`Shape::Each`], returns the client that was served.
+    /// Serves one waiter. If `waits_again` is set, the former holder sends its next wait together with its release.
+    /// With [`Shape::One`], returns the former holder. With [`Shape::Each`], returns the client that was served.
     pub fn hand_over(&mut self, waits_again: bool) -> usize {
         let (queue, from) = match self.shape {
             Shape::One => (0, self.holder),
             Shape::Each => {
-                // The step is a prime that divides no number of waiters, so each round serves queues far apart.
+                // The step is a large prime that divides no number of waiters. So successive hand-offs serve queues
+                // with distant numbers, and all queues get their turn.
                 self.next = (self.next + 7_919) % self.waiting;
                 (self.next, 0)
             }

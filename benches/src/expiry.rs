@@ -71,8 +71,8 @@ fn with_others() -> Server {
     server
 }
 
-/// Acquires locks and lets their leases end, until the round is over. Returns the time from the end of each lease to the
-/// next grant, in milliseconds.
+/// Acquires locks and lets their leases end, until the round is over. Returns the time from the end of each lease to
+/// the next grant, in milliseconds.
 fn leases(clients: &mut Clients, numbers: &mut Random) -> Series {
     let mut late = Series::default();
     let key = |lock: usize| format!("expiry:{lock:04}");

@@ -15,8 +15,8 @@ const LOADS: [(usize, usize); 2] = [(1, 1), (50, 16)];
 const ROUNDS: usize = 23;
 /// The number of commands in a round.
 const COMMANDS: usize = 16_000;
-/// The largest allowed ratio of a guarded SET to a SET. One connection sends the commands one by one, as clients usually
-/// do.
+/// The largest allowed ratio of a guarded SET to a SET. One connection sends the commands one by one, as clients
+/// usually do.
 const ALLOWED: f64 = 1.6;
 
 const CHECK: &str = "\

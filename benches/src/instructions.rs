@@ -1,7 +1,7 @@
 //! Instructions of the server, counted by callgrind. The numbers do not depend on the load of the machine.
 //!
-//! Callgrind runs the server. At each call of ECHO, callgrind writes the number of instructions since the previous ECHO.
-//! This number, less the cost of an ECHO, is the cost of the work between the two ECHOs.
+//! Callgrind runs the server. At each call of ECHO, callgrind writes the number of instructions since the previous
+//! ECHO. This number, less the cost of an ECHO, is the cost of the work between the two ECHOs.
 //!
 //! The numbers are the same in every run, and almost the same on every machine:
 //!

@@ -38,7 +38,8 @@ pub struct Work {
     name: &'static str,
     /// The work in words.
     pub what: &'static str,
-    /// Returns the commands. The arguments are the key, the index of a holder, and the index of an owner without a hold.
+    /// Returns the commands. The arguments are the key, the index of a holder, and the index of an owner without a
+    /// hold.
     commands: fn(&str, usize, usize) -> Vec<Command>,
 }
 
@@ -83,7 +84,7 @@ fn release(key: &str, who: usize, left: i64) -> Command {
 #[derive(Debug)]
 pub struct Sending {
     words: &'static str,
-    /// The end of the names of the rows.
+    /// The suffix of the names of the rows.
     mark: &'static str,
     /// The number of connections that send at the same time. No two connections use the same holder.
     pub connections: usize,

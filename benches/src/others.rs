@@ -1,8 +1,8 @@
 //! The cost of other commands: SET + DEL of plain keys while clients wait for locks.
 //!
 //! A server with Lockward is compared with a server with an empty module. Any module costs a few per cent, because with
-//! a module the event loop locks and unlocks a mutex. The benchmark starts each server several times, because the memory
-//! layout differs between two processes of the same program, and the cost depends on the layout.
+//! a module the event loop locks and unlocks a mutex. The benchmark starts each server several times, because the
+//! memory layout differs between two processes of the same program, and the cost depends on the layout.
 
 use crate::clients::Clients;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};

@@ -179,7 +179,8 @@ pub fn replica(report: &mut Report) {
     report.row(Row::ratio("replica/applied", what, lock_applied, &against, checked_applied));
 }
 
-/// A function that lets all connections send the pairs of one of these kinds.
+/// Returns a function that lets all connections send pairs of one kind. The argument of the function is an index into
+/// `pairs`.
 fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl FnMut(usize) {
     let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
     let mut pipeline = Pipeline::open(server, CONNECTIONS);

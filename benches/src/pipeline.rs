@@ -49,8 +49,8 @@ pub struct Part {
     pub expected: Vec<Expected>,
 }
 
-/// The requests that a connection repeats, in parts. The connection sends each part as soon as it has the replies to the
-/// previous part.
+/// The requests that a connection repeats, in parts. The connection sends each part as soon as it has the replies to
+/// the previous part.
 #[derive(Clone, Debug)]
 pub struct Batch(pub Vec<Part>);
 

@@ -4,8 +4,9 @@
 //! displaces the server's data in the caches, and no other cost hides the difference between two commands.
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
-//! wakes another CPU. For the server, a wake-up takes more CPU time than many commands take. On a virtual
-//! machine, a wake-up takes several times as long as on a physical machine. Each process is bound to its CPU, so that the scheduler does not move the process to another CPU.
+//! wakes another CPU. For the server, a wake-up takes more CPU time than many commands take. On a virtual machine, a
+//! wake-up takes several times as long as on a physical machine. Each process is bound to its CPU, so that the
+//! scheduler does not move the process to another CPU.
 //!
 //! If the system allows it, client and server have priority over other processes, and neither interrupts the other
 //! (`SCHED_RR`). So the numbers are repeatable, even on a busy machine.
@@ -129,7 +130,8 @@ fn allowed() -> &'static [usize] {
 }
 
 /// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it.
-/// Unlike [`be_client_of`], `go_first` leaves the choice of CPUs to the scheduler, and some CPU time to other processes.
+/// Unlike [`be_client_of`], `go_first` leaves the choice of CPUs to the scheduler, and some CPU time to other
+/// processes.
 pub fn go_first() -> bool {
     setpriority_process(None, -20).is_ok()
 }

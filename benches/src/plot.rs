@@ -162,7 +162,7 @@ impl Bars {
     }
 }
 
-/// A picture with its title. The line `below` is at the height `last`.
+/// A picture with its title. `last` is the y coordinate of the text `below`.
 fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String {
     let (title, hint, below, height) = (escaped(title), escaped(hint), escaped(below), last + 18.0);
     format!(

@@ -59,8 +59,8 @@ impl Report {
     }
 
     /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
-    /// `N` figures. Each figure becomes a series. Each round begins with the next thing. An additional first round is a
-    /// warm-up and does not count.
+    /// `N` figures. Each figure becomes a series. The order of the things rotates by one from round to round. An
+    /// additional first round is a warm-up and does not count.
     pub fn alternate<const N: usize>(
         &mut self,
         rounds: usize,

@@ -51,8 +51,8 @@ struct Figure(Kind, &'static str, &'static str);
 enum Kind {
     /// The longest PING, in milliseconds.
     Stall,
-    /// The longest PING during one of several actions on the same server. The text names the action, and ends the name
-    /// of the row in the results.
+    /// The longest PING during one of several actions on the same server. The text names the action, and is the suffix
+    /// of the name of the row in the results.
     StallOf(&'static str),
     /// The longest PING, and a limit that does not depend on the plain server.
     StallUpTo(f64),

@@ -37,8 +37,8 @@ pub fn register_all(context: Context) -> bool {
         raw::RedisModule_CreateDataType
             .map(|create| create(context, c"emptylock".as_ptr(), 1, &raw mut methods))
     };
-    // SAFETY: the server passes a valid context. With this option, which Lockward also sets, the server signals a changed
-    // key only if the module asks for the signal.
+    // SAFETY: the server passes a valid context. With this option, which Lockward also sets, the server signals a
+    // changed key only if the module asks for the signal.
     unsafe {
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
         if let Some(set) = raw::RedisModule_SetModuleOptions {

@@ -1,4 +1,4 @@
-//! A module that runs a command from the callback of an event.
+//! EMPTY.MEDDLE: lets the module run a command in the callback of an event.
 
 use crate::{Context, ERR, OK, Strings, copied, give};
 use redis_module::raw;
@@ -13,7 +13,7 @@ struct Order {
 
 static ORDER: Mutex<Option<Order>> = Mutex::new(None);
 
-/// The classes of events that modules can receive.
+/// The classes of events that the module receives.
 const CLASSES: c_int = raw::REDISMODULE_NOTIFY_MODULE
     | raw::REDISMODULE_NOTIFY_EXPIRED
     | raw::REDISMODULE_NOTIFY_EVICTED

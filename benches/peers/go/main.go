@@ -33,7 +33,7 @@ type peer struct {
 	defaults string
 	// Whether the library has shared locks.
 	isShared bool
-	// Connects a client that will take this share of the lock with this number.
+	// Connects a client that will take this share of the lock whose number is `lock`.
 	connect func(ctx context.Context, address string, lock int64, share share) (client, error)
 }
 

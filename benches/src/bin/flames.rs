@@ -29,8 +29,8 @@ const WAITERS: usize = 50;
 /// The program prints a function if at least this part of the samples was taken in the function or in its callees.
 const NAMED: f64 = 0.05;
 
-/// The stacks of a server. Each line has the functions of one stack from the outermost function on, separated by
-/// semicolons, and the number of samples.
+/// The stacks of a server. Each line has the functions of one stack, separated by semicolons, and the number of
+/// samples. The outermost function comes first.
 type Stacks = String;
 
 fn main() {

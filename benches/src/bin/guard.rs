@@ -46,7 +46,7 @@ const LIMITS: &[(&str, f64)] = &[
 
 /// The tolerance for lock commands, as a part of the ratio: less than 500 instructions for a pair of commands.
 const ROOM: f64 = 0.025;
-/// The tolerance for rows whose two sides must cost the same.
+/// The tolerance for rows with the same command on both sides.
 const ROOM_OF_EQUALS: f64 = 0.005;
 
 /// Counts the instructions of the server for each kind of request. Fails if a ratio is above its limit in
@@ -111,7 +111,7 @@ impl Row {
         Self { name, against, ours, theirs, room: ROOM }
     }
 
-    /// Two sides that must cost the same.
+    /// A command, compared with the same command under other conditions.
     fn equal(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
         Self { name, against, ours, theirs, room: ROOM_OF_EQUALS }
     }
@@ -251,8 +251,8 @@ fn readers() -> Count {
     })
 }
 
-/// The cost of LOCK.TOP. This cost must stay the same with twice as many contended locks, and with more uncontended
-/// locks.
+/// The cost of LOCK.TOP with twice as many contended locks, and with more uncontended locks. Uncontended locks must add
+/// no cost.
 fn top() -> Vec<Row> {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);

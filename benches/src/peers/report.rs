@@ -326,7 +326,7 @@ impl Report {
         self.results.iter().filter(move |entry| entry.job == job && entry.clients == clients)
     }
 
-    /// The table of the peers, with the versions and notes of the last job of each peer.
+    /// The table of the peers, with the versions and notes of the last job that each peer completed.
     pub fn settings(&self) -> String {
         let mut named: Vec<&Entry> = Vec::new();
         for entry in &self.results {

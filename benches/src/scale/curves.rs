@@ -19,7 +19,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// The point for `number` of a `thing`.
+    /// The point for `number` things. `thing` is a singular noun, for example `lock`.
     pub fn new(stage: &'static str, number: usize, thing: &str) -> Self {
         let plural = if number == 1 { "" } else { "s" };
         Self { stage, number, at: format!("{} {thing}{plural}", whole(number as f64)) }

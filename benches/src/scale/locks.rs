@@ -22,7 +22,7 @@ const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
 /// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
-/// The number of pairs or renewals that a connection sends in a round.
+/// The number of pairs that a connection sends in a round. The number of renewals is twice this number.
 const EACH: usize = 160;
 /// The number of snapshots of each size. There is only one snapshot of the largest size: this snapshot takes long, so
 /// its noise is small.

@@ -17,14 +17,14 @@ const WORTH_WEIGHING: usize = 1_000;
 const ROUNDS: usize = 15;
 /// Memory of one waiter of each kind, in the servers and in this program, in bytes.
 const BYTES: f64 = 300_000.0;
-/// The shapes of the curves, each with its name and in words.
+/// The shapes of the curves, each with its name and a description.
 const SHAPES: [(Shape, &str, &str); 2] = [
     (Shape::One, "one", "all clients wait for one lock"),
     (Shape::Each, "each", "each client waits for its own lock"),
 ];
 
-/// The numbers of waiters for which a process may have enough open files. If there are too few open files for the
-/// largest of [`COUNTS`], the last number is the largest possible number.
+/// The numbers of waiters for which a process may have enough open files. If a process may not have enough open files
+/// for the largest of [`COUNTS`], the last number is the largest possible multiple of 1,000.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);

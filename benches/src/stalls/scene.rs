@@ -117,7 +117,7 @@ impl Scene {
         self.control.call(arguments);
     }
 
-    /// Runs a script. The script executes each of these lines for all keys from 0.
+    /// Runs a script that executes each of these lines for the keys from 0 to `keys` - 1.
     pub fn script(&mut self, keys: usize, lines: &[&str]) {
         let pass = |line: &&str| {
             format!(
@@ -161,9 +161,9 @@ impl Scene {
         });
     }
 
-    /// Splits the numbers from 0 to `count` - 1 into chunks, and sends the requests that `requests` makes for each chunk
-    /// and its lease. The lease of a chunk ends at the instant that `until` returns for the first number of the chunk.
-    /// Without `until` the lease is long.
+    /// Splits the numbers from 0 to `count` - 1 into chunks, and sends the requests that `requests` makes for each
+    /// chunk and its lease. The lease of a chunk ends at the instant that `until` returns for the first number of the
+    /// chunk. Without `until` the lease is long.
     fn in_chunks(
         &mut self,
         count: usize,

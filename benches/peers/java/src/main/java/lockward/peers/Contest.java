@@ -8,7 +8,7 @@ import java.util.concurrent.atomic.AtomicReference;
 
 /** Clients of a peer that acquire and release for a while. */
 final class Contest {
-    /** The time, in nanoseconds, in which the JIT compiler compiles the code. */
+    /** The length of the warm-up, in nanoseconds. During the warm-up the JIT compiler compiles the code. */
     private static final long WARM_UP = 4_000_000_000L;
     /** How long, in nanoseconds, clients may still wait after the end of the job. Then run() interrupts them. */
     private static final long LAST_GRANTS = 3_000_000_000L;
