@@ -61,9 +61,10 @@ pub struct Client {
     lease: Nanos,
     /// The end of the lease on the client's clock, if the client holds the lock.
     until: Nanos,
-    /// Whether a call of this owner had no reply. If so, the client changes its owner as soon as possible.
+    /// Whether the owner may have holds that the client does not know: after a call without a reply, or after the error
+    /// HOLDS or LIMIT. If so, the client changes its owner as soon as possible.
     unsure: bool,
-    /// Whether the client has renewed a long lease and rests next.
+    /// Whether the client rests next, after a renewal with a long lease.
     rests: bool,
     /// The call that the client repeats next.
     again: Option<Operation>,

@@ -199,8 +199,8 @@ pub fn data_key(lock: &str, guarded: bool) -> String {
     format!("{{{lock}}}{}", if guarded { "guarded" } else { "plain" })
 }
 
-/// The client in a [`Fault`] that is an operation on the servers, such as the move of a slot. Such an operation excuses
-/// no late reply.
+/// The value of [`Fault::client`] for an operation on the servers, such as the move of a slot. Such an operation does
+/// not excuse a late reply.
 pub const NOBODY: u32 = u32::MAX - 1;
 
 /// A fault in a server or a client.

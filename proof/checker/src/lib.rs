@@ -1,8 +1,8 @@
 //! Checks recorded histories of lock calls for violations of what Lockward promises.
 //!
 //! Clients record every call in a [`history`], with the times of invocation and response. The [`checker`] returns a
-//! [`violation`] for each broken promise, with the few lines that show it. tests/simulated tests the checker with simulated
-//! histories.
+//! [`violation`] for each broken promise, with the few lines that show it. tests/simulated tests the checker with
+//! simulated histories.
 
 pub mod bounds;
 pub mod checker;

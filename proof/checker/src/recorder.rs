@@ -101,8 +101,8 @@ impl OpenCall<'_> {
         (self.call.enqueued, self.call.still_waiting) = (None, None);
     }
 
-    /// Records an outcome at this time instead of now. Only the record of a belief needs a given time. A belief is not a
-    /// call, but a span in which a client says that it holds a lock.
+    /// Records an outcome at this time instead of now. Only the record of a belief needs a given time. A belief is not
+    /// a call, but a span in which a client says that it holds a lock.
     pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
         self.call.start = instant.saturating_sub(1);
         self.call.end = Some(instant);

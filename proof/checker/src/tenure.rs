@@ -1,6 +1,6 @@
 //! The tenures of a history, and what is certain about each of them.
 //!
-//! A tenure is a key and a granted token. These facts about a tenure are certain:
+//! A key and a granted token identify a tenure. These facts about a tenure are certain:
 //!
 //! - The tenure existed when its first grant was read, and during the span [`Held`].
 //! - The tenure was over at [`Tenure::freed`].
@@ -42,7 +42,7 @@ pub struct Tenure<'h> {
 }
 
 impl Tenure<'_> {
-    /// The largest limit that the tenure can have at a time.
+    /// The largest limit that the tenure can have at `time`.
     pub fn limit_at(&self, time: Nanos) -> u64 {
         let larger = self.modes.larger.iter().take_while(|(start, _)| *start <= time);
         larger.fold(self.modes.limit, |limit, (_, larger)| limit.max(*larger))
@@ -64,7 +64,7 @@ impl Tenure<'_> {
 pub struct Held {
     pub from: Nanos,
     pub to: Nanos,
-    /// The line of the call that set this lease.
+    /// The line of a call whose lease lasts at least until `to`.
     pub by: usize,
 }
 

@@ -97,7 +97,7 @@ fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violatio
     violations
 }
 
-/// Whether the call has a reply, and has changed or may have changed the count.
+/// Whether the call has a reply, and may have changed the count.
 fn counts(call: &Call) -> bool {
     if call.end.is_none() {
         return false;

@@ -133,7 +133,7 @@ fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<u
     Some((what, Some(held.by)))
 }
 
-/// Of the tenures of a key from a given token on, finds the tenure whose first grant was read first.
+/// For a key and a token: of the tenures with at least this token, finds the tenure whose first grant was read first.
 struct LaterTenures<'t, 'h> {
     tenures: &'t [Tenure<'h>],
     by_key: BTreeMap<&'h str, MinFrom<(Nanos, usize)>>,

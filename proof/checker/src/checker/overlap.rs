@@ -8,7 +8,7 @@ use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Claim: take the tenures of a lock that are certainly held at an instant. The sum of their weights is at most the
+/// Claim, for each lock and each instant: the sum of the weights of the tenures that are certainly held is at most the
 /// limit of each of these tenures. For exclusive locks this means that no two tenures overlap.
 ///
 /// A tenure is certainly held in its definite-hold interval. This interval begins when a client has read the first

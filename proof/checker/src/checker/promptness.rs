@@ -10,8 +10,9 @@ use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Claim: a wait that begins a tenure has its reply within [`Bounds::handoff`]. This time counts from the instant at
-/// which the wait fitted beside the earlier tenures, or from the start of the wait, whichever is later.
+/// Claim: a wait that begins a tenure has its reply within [`Bounds::handoff`]. This time counts from the start of the
+/// wait, or from the instant at which all earlier tenures had begun and the wait fitted beside them, whichever is
+/// later.
 ///
 /// The earlier tenures are those with smaller tokens. Each of them was over at the reply of a release that left no
 /// holds, or at the end of the last lease that a call may have set. The wait fitted as soon as enough earlier tenures
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 ///   such a grant.
 /// - A kept place held the wait back.
 /// - The wait was behind another request that did not fit, while other owners still held the lock.
-/// - A fault happened in between.
+/// - A fault may have delayed the reply.
 ///
 /// In these cases the check claims nothing. The first and the last case depend on [`Bounds::settle`].
 pub fn a_freed_lock_reaches_a_waiter(history: &History, bounds: &Bounds) -> Vec<Violation> {
@@ -96,8 +97,8 @@ impl Earlier {
         self.freed.insert((tenure.freed, at));
     }
 
-    /// The tenures whose end `tenure` had to wait for, the latest end first. When the last tenure of this list was
-    /// over, `tenure` fitted.
+    /// The tenures that left no room for `tenure` together, the latest end first. As soon as the tenure at the end of
+    /// this list was over, the other tenures left room. The list is empty if there was always room.
     fn in_the_way_of(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>) -> Vec<usize> {
         let (mut weight, mut limit) = (tenure.modes.most_weight, tenure.modes.least_limit);
         let mut those = Vec::new();
@@ -112,14 +113,14 @@ impl Earlier {
         Vec::new()
     }
 
-    /// The time from which `tenure` fitted, and all earlier tenures had begun.
+    /// The earliest time at which the call of `tenure` had started, `tenure` fitted, and all earlier tenures had begun.
     fn fitted(&self, of_key: &[Tenure<'_>], tenure: &Tenure<'_>, in_its_way: &[usize]) -> Nanos {
         let ended = in_its_way.last().map_or(0, |&at| of_key[at].freed);
         let begun = self.latest.map_or(0, |(begun, _)| begun);
         ended.max(begun).max(tenure.first.start)
     }
 
-    /// Whether all earlier tenures were over at a time.
+    /// Whether all earlier tenures were over at `time`.
     fn all_over(&self, time: Nanos) -> bool {
         self.freed.last().is_none_or(|(freed, _)| *freed <= time)
     }

@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 /// 4. A re-entry has the token of its tenure.
 ///
 /// These claims use only calls with a reply. For (2), a tenure began after the start of the first call that may have
-/// begun it. The tenure of the other call existed before that start, because the reply to the other call came before
-/// that start. (The order of the replies alone does not show the order of the grants: of two tenures that are held
-/// together, the older tenure may have later replies.) For (3), a release that left no holds, and ran between two
-/// grants of the same token, has ended the tenure. For (4), the whole call lies in a span
-/// [`Held`](crate::tenure::Held) of its owner, so the call was a re-entry.
+/// begun it. If a reply with a token came before this start, the tenure in the reply is older. (The order of the
+/// replies alone does not show the order of the grants: of two tenures that are held together, the older tenure may
+/// have later replies.) For (3), a release that left no holds, and ran between two grants of the same token, has ended
+/// the tenure. For (4), the whole call lies in a span [`Held`](crate::tenure::Held) of its owner, so the call was a
+/// re-entry.
 ///
 /// Claim (3) does not hold if a failover may lose a release.
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
@@ -63,7 +63,8 @@ fn token_of(call: &Call) -> Option<Token> {
     Some(token)
 }
 
-/// Checks claim (2) for the tenures of a key. `answered` is the time, the line and the token of each reply with a token.
+/// Checks claim (2) for the tenures of a key. `answered` is the time, the line and the token of each reply with a
+/// token.
 fn growing(
     history: &History,
     mut answered: Vec<(Nanos, usize, Token)>,

@@ -233,7 +233,7 @@ fn beside(
     Some(intruder(tenure.first, mode(limit(tenure))?, tenure.token + 1, from + MS / 4, from + MS / 2))
 }
 
-/// A grant of the same lock to an owner that is not in the history.
+/// A grant of the lock in the call `of`, to an owner that is not in the history.
 fn intruder(of: &Call, mode: Mode, token: Token, start: Nanos, end: Nanos) -> Line {
     let operation = Operation::acquire(100 * MS, Wait::No, mode);
     let outcome = Outcome::Granted { token, holds: 1 };
@@ -247,7 +247,7 @@ fn free_token(tenures: &[Tenure<'_>], call: &Call, time: Nanos) -> Option<Token>
     Some(of_key.map(|tenure| tenure.token).max()? + 1)
 }
 
-/// The lines of the guarded writes that `fit` accepts, each with its tenure.
+/// The lines of the guarded writes that `fit` accepts. `fit` gets the tenure of a write, and the write.
 fn guarded_writes(
     history: &History,
     tenures: &[Tenure<'_>],

@@ -80,8 +80,8 @@ impl Lock {
         self.queue.retain(|place| !matches!(place.state, State::PassedOver(end) if end <= now));
     }
 
-    /// The outcome if the owner already holds the lock: one more hold, the same holds after a repeated HOLDS, or an error.
-    /// `None` if the owner does not hold the lock.
+    /// The outcome if the owner already holds the lock: one more hold, the same holds after a repeated HOLDS, or an
+    /// error. `None` if the owner does not hold the lock.
     fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
         let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
         if !request.mode.re_enters(holder.mode) {
