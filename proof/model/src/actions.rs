@@ -12,7 +12,7 @@ pub struct Budget {
     pub promotions: u8,
     pub clock_steps: u8,
     pub drops: u8,
-    /// A call without a reply, or an owner that has died.
+    /// Calls without a reply, and owners that have died.
     pub lost_replies: u8,
     pub writes: u8,
 }

@@ -28,8 +28,8 @@
 //! | [`TENURE_BACK`] | an owner that relies on the lock, and renews with its token and mode at the primary, is not refused |
 //! | [`HOLDS_BACK`] | after that renewal the owner has as many holds at the primary as it named, and the limit and weight that it named |
 //! | [`TOKENS`] | the token of a new tenure is larger than every earlier token |
-//! | [`GUARDED`] | a server runs no guarded write with a token smaller than that of a tenure or a write that it knows |
-//! | [`PASSES`] | the guard lets the write of an owner that relies on the lock pass, at a primary that has not restarted, or at which the owner has renewed |
+//! | [`GUARDED`] | a server runs no guarded write whose token is smaller than the token of a tenure or a write that the server knows |
+//! | [`PASSES`] | the guard does not refuse the write of an owner that relies on the lock, at a primary that has neither restarted nor been promoted, or at which the owner has renewed |
 //! | [`LIMITS`] | the holders that a server knows fit beside each other, even those that no longer rely on the lock |
 //!
 //! [`TENURE_BACK`] does not demand that the owner fits: by [`EXCLUSION`], all owners that rely on the lock fit beside
@@ -48,18 +48,18 @@
 //!    does not replace this assumption, because the quarantine only delays new grants at the new primary. The old
 //!    primary does not know of a renewal at the new primary. So the old primary grants the lock when the old lease has
 //!    ended.
-//! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that names no
-//!    count re-enters an unconfirmed tenure, which may have ended.
+//! 4. Owners name HOLDS 1 for their first hold, and HOLDS 2 or more only while they rely on the lock. An owner that
+//!    names no count re-enters an unconfirmed tenure, which may have ended.
 //! 5. An owner that is not exclusive names its limit and weight when it renews with TOKEN. Without the limit and the
 //!    weight, a server that has lost its data restores a tenure as exclusive, and then refuses the other owners that
 //!    rely on the lock.
 //! 6. For the promise about tokens, one of two conditions holds: the granting server has received the largest token so
-//!    far, or its wall clock is later than the wall clock of any granting server at any earlier grant of that lock. It
-//!    is not enough that no clock was set back since the last grant. A new token comes from the wall clock. If a clock
-//!    was set back earlier, the largest token may be ahead of the clock, and a restart without data forgets this token.
-//!    The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller than the token of
-//!    an earlier tenure, a server in quarantine treats the new tenure as the older of the two, and may refuse its
-//!    owner.
+//!    far, or its wall clock shows a later time than the wall clock of any granting server showed at any earlier grant
+//!    of the lock. It is not enough that no clock was set back since the last grant. A new token comes from the wall
+//!    clock. If a clock was set back earlier, the largest token may be ahead of the clock, and a restart without data
+//!    forgets this token. The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller
+//!    than the token of an earlier tenure, a server in quarantine treats the new tenure as the older of the two, and
+//!    may refuse its owner.
 //!
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must subtract a
 //! margin from the lease, as the clients do.
@@ -71,8 +71,8 @@
 //! claim with each holder alone, and not with the sum ([`Claims::FitInPairs`]), breaks the limit. A guard that checks
 //! and writes in two steps ([`Guards::TwoSteps`]) runs stale writes.
 //!
-//! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`] is
-//! about the data of each server alone. So the loss of data in a failover does not break this promise.
+//! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`]
+//! is about the data of each server alone. So the loss of data in a failover does not break this promise.
 //!
 //! Not in the model: the order of the queue, kept places, and renewals without TOKEN.
 

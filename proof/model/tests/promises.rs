@@ -38,7 +38,7 @@ const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]]
 /// Held during a check, so that only one check runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
 
-/// Owners that wait for a lock on one server, with leases as long as the quarantine.
+/// Owners that wait for a lock, with leases as long as the quarantine. There is a replica if the budget has promotions.
 fn world(modes: &'static [Mode], budget: Budget) -> World {
     World {
         rules: Rules {
