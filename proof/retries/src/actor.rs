@@ -170,8 +170,8 @@ impl Actor<'_> {
 
     fn issue(&self, command: &[String], again: bool) -> Receiver<Outcome> {
         self.faults.expect(self.number, again);
-        // A client without a pool uses one connection for four actors, as in applications. Actors that wait or meet
-        // silence have their own connection.
+        // In a client without a pool, four actors that acquire free locks share a connection, as in applications. Each
+        // other actor has its own connection.
         let connection =
             if self.behavior == Behavior::Acquires { self.number / 4 } else { 1_000 + self.number };
         self.driver.issue(connection, command)

@@ -46,8 +46,8 @@ struct Traffic {
     issued: u32,
     /// How often the command has arrived at the proxy.
     arrivals: u32,
-    /// The number of repeats by the client itself so far: the largest value of `arrivals` minus `issued` so far. The
-    /// current difference may be smaller, because an issued command may not have arrived yet.
+    /// The number of repeats by the client itself: the largest difference `arrivals` - `issued` so far. The current
+    /// difference may be smaller, because an issued command may not have arrived yet.
     unissued: u32,
     /// Whether the server certainly gets the command, so that only the reply can be lost.
     is_under_way: bool,

@@ -1,8 +1,8 @@
 //! Tests the order of the queue: sends waits one after another, and sends each wait only when the previous wait is in
 //! the queue.
 //!
-//! The waits have random modes. One wait ends at its limit, and a second wait loses its connection. The owners of
-//! these two waits come back to their places while the other owners wait.
+//! The waits have random modes. One wait ends at its limit, and in most rounds a second wait loses its connection. The
+//! owners of these waits come back to their places while the other owners wait.
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Wait};

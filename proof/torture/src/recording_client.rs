@@ -44,7 +44,7 @@ impl<'r> RecordingClient<'r> {
         Ok(Self { recorder, number, port, connections, key_ports: HashMap::new() })
     }
 
-    /// The server's id of the client's connection.
+    /// The id that the server has given to the client's connection.
     pub(crate) fn id(&mut self) -> io::Result<i64> {
         let reply = self.connection(self.port)?.try_call("CLIENT ID");
         reply.map(|reply| reply.int()).map_err(|_| io::ErrorKind::ConnectionAborted.into())

@@ -29,8 +29,8 @@ const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::SHARED, Mode::of_slots(3, 1), M
 /// How often each event happened, by the name of the event.
 type Counts = Mutex<BTreeMap<&'static str, usize>>;
 
-/// Runs the rounds, six at a time, and checks the history. Returns a report, and whether there is no violation. Panics if
-/// a holder does not get its tenure back, or another owner is granted the lock.
+/// Runs the rounds, six at a time, and checks the history. Returns a report, and whether there is no violation. Panics
+/// if a holder does not get its tenure back, or another owner is granted the lock.
 pub(crate) fn run(rounds: u32, seed: u64, file: &Path) -> (String, bool) {
     let recorder = Recorder::create(file).expect("a file for the history");
     let (counts, next) = (Counts::default(), AtomicU32::new(0));
@@ -112,7 +112,7 @@ impl<'r> Round<'r> {
         self.restore_tenures(&server);
     }
 
-    /// Promotes a replica that did not receive the last grants. If `is_isolated`, the old primary lives on without
+    /// Promotes a replica that did not receive the last grants. If `is_isolated`, the old primary continues without
     /// replicas, and accepts writes until it notices their loss. Otherwise the old primary is killed.
     fn promote(&mut self, is_isolated: bool) {
         let setup = || Setup::new().config("min-replicas-to-write 1").config("min-replicas-max-lag 1");

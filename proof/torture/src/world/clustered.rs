@@ -27,7 +27,8 @@ impl Clustered {
         Self { cluster, slots: keys.map(slot_of).collect(), moves_whole_slots }
     }
 
-    /// Moves the slot of a lock to another primary. Clients may see redirections, and no other effect.
+    /// Moves the slot of a lock to another primary. Clients may see redirections. If one command moves the whole slot,
+    /// clients may also notice a pause of writes.
     fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
         let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
         let owner = self.cluster.owner(slot).port();

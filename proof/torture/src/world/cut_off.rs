@@ -23,7 +23,8 @@ pub(super) struct CutOff {
     witness: Server,
 }
 
-/// A server with a quarantine as long as the longest lease. The server refuses writes without a replica.
+/// A server with a quarantine as long as the longest lease. The server refuses writes unless a replica has a lag of at
+/// most 2 seconds.
 pub(super) fn safe_setup() -> Setup {
     let setup = Setup::new().module(&format!("quarantine {}", QUARANTINE / MS));
     setup.config("min-replicas-to-write 1").config("min-replicas-max-lag 2")
@@ -136,8 +137,9 @@ impl<'r> Missed<'r> {
         Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
     }
 
-    /// Another owner tries to acquire the lock on the new primary. Then the holder restores its tenure before the lease
-    /// is over. Returns the name of the outcome, or `None` if the primary refuses writes for too long.
+    /// Another owner tries to acquire the lock on the new primary. If this owner gets no grant, the holder restores its
+    /// tenure before the lease is over. Returns the name of the outcome, or `None` if the primary refuses writes until
+    /// the lease is over.
     fn come_back(self, port: u16) -> Option<&'static str> {
         let Self { recorder, key, mode, token, until } = self;
         let acquire = Operation::acquire(Self::LEASE, Wait::No, Mode::EXCLUSIVE);

@@ -6,8 +6,8 @@ use super::nemesis::{Nemesis, World};
 use lockward_tests::{Reply, Server, eventually};
 use std::mem;
 
-/// A primary and its replica. The primary refuses writes without the replica. When the primary dies, all grants that
-/// have not reached the replica are lost. The quarantine is as long as the longest lease.
+/// A primary and its replica. The primary refuses writes unless the replica has a lag of at most 2 seconds. When the
+/// primary dies, all grants that have not reached the replica are lost. The quarantine is as long as the longest lease.
 #[derive(Debug)]
 pub(super) struct Failover {
     primary: Server,

@@ -30,7 +30,7 @@ type Check = fn(&History, &Bounds) -> Vec<Violation>;
 /// A world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum WorldName {
-    /// One server with an AOF. The faults kill and restart the server, or stop it for longer than a lease.
+    /// One server with an AOF. The faults kill and restart the server, or stop it, often for longer than a lease.
     Alone,
     /// One server whose wall clock is stepped.
     Clocks,
@@ -76,8 +76,8 @@ impl WorldName {
             keep: 100 * MS..2_000 * MS,
             modes: MODES.to_vec(),
             careful: forgets,
-            // A server that missed a release still has the tenure, and without a quarantine the same owner would re-enter
-            // this tenure. In `Lossy`, this server is the promoted replica. In `Sleeping`, it is the old primary.
+            // A server that missed a release still has the tenure, and without a quarantine the owner of this tenure
+            // could re-enter it. In `Lossy`, this server is the promoted replica. In `Sleeping`, it is the old primary.
             new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
         }
     }

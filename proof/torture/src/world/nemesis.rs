@@ -46,7 +46,7 @@ impl Nemesis<'_> {
     }
 
     /// Performs an operation that clients must not notice. The history has the operation as a fault of [`NOBODY`], so
-    /// the operation excuses no late reply.
+    /// the operation does not excuse a late reply.
     pub(crate) fn maintenance(&mut self, name: &str, operation: impl FnOnce(&mut Self)) {
         let start = now();
         operation(self);

@@ -6,9 +6,9 @@ use lockward_tests::{Sentinels, Server, Setup};
 
 /// The servers and the Sentinels. Clients use the primary that the Sentinels name.
 ///
-/// A replaced primary accepts writes until it notices that it has lost its replicas. The primary notices the loss within
-/// 2 seconds, because it allows a lag of 1 second and checks the lag each second. The quarantine is longer than 2 seconds
-/// plus a lease.
+/// A replaced primary accepts writes until it notices that it has lost its replicas. The primary notices the loss
+/// within 2 seconds, because it allows a lag of 1 second and checks the lag each second. The quarantine is longer than
+/// 2 seconds plus a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
     world: WorldName,
