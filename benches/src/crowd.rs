@@ -202,7 +202,7 @@ impl Crowd {
         eventually("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
     }
 
-    /// The server's CPU for a hand-off, and for a wait that begins, in nanoseconds.
+    /// The server's CPU for a hand-off, and for the start of a wait, in nanoseconds.
     pub fn round(&mut self) -> [f64; 2] {
         let cpu = self.server.cpu();
         let at_once = HANDOFFS.min(self.waiting);

@@ -1,5 +1,5 @@
-//! The cost of locks with many holders: commands beside many other holders, compared with the same commands beside few
-//! holders, and a release that admits many readers.
+//! The cost of locks with many holders. Commands beside many other holders are compared with the same commands beside
+//! few holders. A release that admits many readers is compared with hand-offs.
 
 use crate::clients::Client;
 use crate::crowd::{Crowd, Kind, Shape, Worker};

@@ -4,7 +4,7 @@
 //! displaces the server's data in the caches, and no other cost hides the difference between two commands.
 //!
 //! With [`Place::Apart`], client and server have separate CPUs if there are two, as in production. Then each reply
-//! wakes another CPU. For the server, a wake-up takes more CPU time than many commands take. On a virtual machine, a
+//! wakes another CPU. Many commands take less of the server's CPU time than such a wake-up. On a virtual machine, a
 //! wake-up takes several times as long as on a physical machine. Each process is bound to its CPU, so that the
 //! scheduler does not move the process to another CPU.
 //!

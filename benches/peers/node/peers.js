@@ -5,7 +5,7 @@
 // The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
 // The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
 //
-// All clients run in one process and share one ioredis connection, as the callers in a Node.js program do.
+// All clients run in one process and share one ioredis client, as the callers in a Node.js program do.
 
 import { readFileSync } from "node:fs";
 import { setImmediate, setTimeout } from "node:timers/promises";

@@ -117,7 +117,7 @@ class Contest:
         return index % 3 + 1 if self.job == "weights" else 1
 
     def limit(self):
-        """The largest sum of the weights of all holders."""
+        """The limit of the lock: the largest allowed sum of the holders' weights."""
         return READERS if self.job == "readers" else PERMITS
 
 

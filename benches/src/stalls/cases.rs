@@ -1,5 +1,5 @@
-//! The work of each case, on both sides. Each function starts a server, and returns the figures in the order of the
-//! case.
+//! The work of each case, on both sides. Each function starts a server, and returns the figures in the order in which
+//! the case lists them.
 
 use super::scene::{
     HOLDER, MANY, POLLED, Scene, Side, expect, key, left_until, owner, release_slot, take_slot,
