@@ -17,7 +17,7 @@ pub(crate) fn grouped<K: Ord, V, C: FromIterator<V>>(
 /// A set of time spans that answers whether one of them overlaps a given span.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// Sorted by start. Each end is the latest end of this span and all earlier spans.
+    /// Sorted by start. Each end is the latest end of its own span and all earlier spans.
     sorted: Vec<(Nanos, Nanos)>,
 }
 

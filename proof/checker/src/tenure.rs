@@ -8,8 +8,8 @@
 //! - Its weight was at least [`Modes::weight`], and at most [`Modes::most_weight`].
 //! - Its limit at any time was at most [`Tenure::limit_at`], and at least [`Modes::least_limit`].
 //!
-//! A call without a reply may act at any later time, so it makes fewer facts certain. After such a call, a workload
-//! should use the owner again only in calls that name TOKEN or HOLDS.
+//! A call without a reply may act at any later time, so fewer facts are certain. After such a call, a workload should
+//! use the owner again only in calls that name TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
 use crate::history::{Call, History, Mode, Nanos, Operation, Outcome, Token};

@@ -6,7 +6,7 @@ use std::fmt;
 /// The checks. Each check tests one promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Two tenures of a lock never overlap.
+    /// Tenures of a lock that do not fit together never overlap.
     Overlap,
     /// Tokens grow, and each token has one owner.
     Tokens,

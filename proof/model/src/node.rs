@@ -109,8 +109,8 @@ pub enum Tokens {
 /// What happens to the other tenures when a tenure is claimed in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
-    /// A set of tenures that fit beside the claim and beside each other stays. Confirmed tenures are chosen first, as
-    /// in core.
+    /// The server keeps a set of tenures that fit beside the claim and beside each other. The server chooses confirmed
+    /// tenures first, as in core.
     FitTogether,
     /// The server compares the claim with each tenure alone, and not with the sum of all weights.
     FitInPairs,

@@ -29,7 +29,8 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// The reasons why the run fails: miscounts of Lockward, and controls without a miscount.
+    /// The reasons why the run fails: miscounts and remaining locks of Lockward, controls without a miscount, and a
+    /// wrong [`Client::sends_again`].
     pub(crate) fn failures(&self) -> Vec<String> {
         let name = self.client.name;
         let [(_, lockward), controls @ ..] = &self.kinds;

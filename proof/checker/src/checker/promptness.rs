@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// wait, or from the instant at which all earlier tenures had begun and the wait fitted beside them, whichever is
 /// later.
 ///
-/// The earlier tenures are those with smaller tokens. Each of them was over at the reply of a release that left no
+/// The earlier tenures are those with smaller tokens. Each of them was over at the reply to a release that left no
 /// holds, or at the end of the last lease that a call may have set. The wait fitted as soon as enough earlier tenures
 /// were over: the other tenures left room for the wait, even with their largest possible weights and smallest possible
 /// limits. From that time on the server had to grant the wait, except in these cases:

@@ -122,7 +122,7 @@ fn equal_on_re_entry(history: &History, tenures: &[Tenure<'_>], violations: &mut
         let mut held = held.into_iter().peekable();
         let mut longest = None;
         for tenure in asked {
-            // The interval of the call's own tenure begins at the reply of the call, so this loop never takes that
+            // The interval of the call's own tenure begins at the reply to the call, so this loop never takes that
             // interval.
             while let Some(next) = held.next_if(|(held, ..)| held.from <= tenure.first.start) {
                 if longest.is_none_or(|(held, ..): (crate::tenure::Held, usize, Token)| held.to < next.0.to) {
