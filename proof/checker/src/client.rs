@@ -22,9 +22,9 @@ pub struct Workload {
     pub slice: Range<Nanos>,
     pub keep: Range<Nanos>,
     pub modes: Vec<Mode>,
-    /// Whether clients follow the rules for failovers that may lose a grant: their acquisitions name HOLDS, they make
-    /// no call for a tenure whose lease is over on their clock, and they renew with TOKEN and HOLDS at once after a
-    /// lost connection.
+    /// Whether clients follow the rules for failovers that may lose a grant. Their acquisitions name HOLDS. They make
+    /// no call for a tenure whose lease is over on their clock. After a lost connection, they renew at once with TOKEN
+    /// and HOLDS.
     pub careful: bool,
     /// Whether a client uses a new owner for each tenure.
     pub new_owner_each_tenure: bool,

@@ -238,8 +238,8 @@ fn a_kept_place_is_passed() {
         .replace("seen 22", "seen 22 still 170");
     violation(&absent, Check::Queue, &[1, 2, 3]);
     clean(&absent.replace("still 170", "still 159"));
-    // B also keeps its place after its connection was closed, if B certainly did not hold the lock in between. If C was
-    // seen in the queue after B came back, C must not be granted the lock first.
+    // B also keeps its place after its connection was closed, if B certainly did not hold the lock between its two
+    // calls. If C was seen in the queue after B came back, C must not be granted the lock first.
     let closed =
         slices.replace("10..61 B", "10..30 B").replace("-> null", "-> ?").replace("62..203", "31..203");
     clean(&closed.replace("seen 64", "seen 33"));
@@ -272,8 +272,8 @@ fn a_freed_lock_is_late() {
                 20..21 A releases -> left 0";
     violation(late, Check::Promptness, &[0, 1, 2]);
     clean(&late.replace("5..90", "5..70"));
-    // Two histories without a violation: C's call without a reply may have got the lock in between, or the server was
-    // paused.
+    // Two histories without a violation. In the first, C's call has no reply, and C may have held the lock before B. In
+    // the second, the server was paused.
     clean(&format!("{late}\n 6..7 C acquires -> ?"));
     clean(&format!("{late}\n 30..60 fault"));
     // C's kept place may have held B back. Without KEEP, C has no kept place, so B's late reply is a violation.

@@ -17,7 +17,7 @@ pub struct Budget {
     pub writes: u8,
 }
 
-/// What may happen next. The numbers are those of owners, servers and writes.
+/// What may happen next. The numbers are the indexes of owners, servers and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Time passes. Leases and the quarantine may end, and timers fire.

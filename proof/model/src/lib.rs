@@ -55,11 +55,11 @@
 //!    rely on the lock.
 //! 6. For the promise about tokens, one of two conditions holds: the granting server has received the largest token so
 //!    far, or its wall clock shows a later time than the wall clock of any granting server showed at any earlier grant
-//!    of the lock. It is not enough that no clock was set back since the last grant. A new token comes from the wall
-//!    clock. If a clock was set back earlier, the largest token may be ahead of the clock, and a restart without data
-//!    forgets this token. The quarantine helps, because the clock catches up meanwhile. If a new token is still smaller
-//!    than the token of an earlier tenure, a server in quarantine treats the new tenure as the older of the two, and
-//!    may refuse its owner.
+//!    of the lock. The promise can break even if no clock was set back since the last grant. A new token comes from the
+//!    wall clock. If a clock was set back earlier, the largest token may be ahead of the clock, and a restart without
+//!    data forgets this token. The quarantine helps, because the clock catches up meanwhile. If a new token is still
+//!    smaller than the token of an earlier tenure, a server in quarantine treats the new tenure as the older of the
+//!    two, and may refuse its owner.
 //!
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must subtract a
 //! margin from the lease, as the clients do.

@@ -1,5 +1,4 @@
-//! The promises hold in every interleaving of small worlds. If a test drops an assumption, a promise is broken in the
-//! same world.
+//! The promises hold in every interleaving of small worlds. Some tests drop an assumption, and find a broken promise.
 
 use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{

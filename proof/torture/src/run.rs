@@ -33,8 +33,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Runs the plan and checks the history. Returns a report, and whether the run succeeded. With `expected`, the run
-    /// succeeds if the named check finds a violation. Without `expected`, the run succeeds if no promise was broken. If
-    /// the world loses grants, such a run must also contain an overlap, which shows that grants were lost.
+    /// succeeds if the named check finds a violation. Without `expected`, the run succeeds if no promise was broken. In
+    /// a world that loses grants, the run must then also contain an overlap, which shows that grants were lost.
     pub(crate) fn run(self, expected: Option<&str>) -> (String, bool) {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();

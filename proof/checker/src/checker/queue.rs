@@ -27,10 +27,10 @@ const COMPARED: usize = 64;
 ///
 /// With KEEP, the owner's next wait continues the place of the earlier wait. If the owner came back while the place
 /// still held back the waits behind it, the two waits count as one. If the owner came back later, or after its
-/// connection was closed, other owners may have passed the place in between. But an owner behind the place that is
-/// still in the queue after this return begins its tenure later than the owner of the place. Places are kept in the
-/// memory of one server. So the check claims nothing for a place that a fault to the servers, or an operation on them,
-/// may have ended.
+/// connection was closed, other owners may have passed the place while the owner was away. But an owner behind the
+/// place that is still in the queue after this return begins its tenure later than the owner of the place. Places are
+/// kept in the memory of one server. So the check claims nothing for a place that a fault to the servers, or an
+/// operation on them, may have ended.
 ///
 /// Two kinds of calls may pass a waiter. The first kind is a re-entry, so only calls that begin a tenure count. The
 /// second kind is a call that continues the place of an earlier wait, so its owner counts as arrived with the earlier

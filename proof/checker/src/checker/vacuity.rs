@@ -7,8 +7,8 @@ use crate::history::{History, Outcome, WriteOutcome};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
-/// Claim: the numbers of grants, hand-offs, lease ends, faults, refused writes, shared tenures, kept places, and
-/// stale writes without LOCK.GUARD are at least those in the bounds.
+/// Claim: the run has at least the required numbers of grants, hand-offs, lease ends, faults, refused writes, shared
+/// tenures, kept places, and stale writes without LOCK.GUARD.
 ///
 /// A run without activity breaks no promise, but proves nothing. The check counts only events that certainly
 /// happened.

@@ -5,8 +5,8 @@ use crate::queue_order;
 use lockward_tests::{Cluster, Server, Setup, slot_of};
 
 /// Three primaries with a replica each. The slots of the locks move by CLUSTER MIGRATESLOTS, or by MIGRATE in the steps
-/// of redis-cli, with random pauses in between. Sometimes there is a planned failover of a primary to its replica. No
-/// grant is lost.
+/// of redis-cli, with random pauses between the steps. Sometimes there is a planned failover of a primary to its
+/// replica. No grant is lost.
 #[derive(Debug)]
 pub(super) struct Clustered {
     cluster: Cluster,
@@ -36,7 +36,7 @@ impl Clustered {
         others.retain(|node| node.port() != owner);
         let to = *nemesis.random.one_of(&others).expect("another primary");
         if self.moves_whole_slots && nemesis.random.percent(50) {
-            // The servers pause writes at the end of such a migration. Clients may notice the pause, so the history
+            // The servers pause writes at the end of CLUSTER MIGRATESLOTS. Clients may notice the pause, so the history
             // records a fault.
             nemesis.fault("move of a whole slot", |_| _ = self.cluster.migrate_slot(slot, to));
             return;

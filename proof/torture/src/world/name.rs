@@ -139,8 +139,8 @@ impl WorldName {
             checks.push(checker::a_freed_lock_reaches_a_waiter);
             checks.push(checker::the_guard_is_right_between_faults);
         }
-        // In the other worlds a replica takes over. If the replica has missed a re-entry or a release, its hold count
-        // differs from the count in the last reply.
+        // In worlds other than `Wiped`, a replica takes over. If the replica has missed a re-entry or a release, its
+        // hold count differs from the count in the last reply.
         if self == Self::Wiped {
             checks.push(checker::hold_counts_add_up);
         }
