@@ -1,5 +1,5 @@
-//! A small client for one server, with a thread for each command. The client follows the protocol, which shows that a
-//! client can pass the suite. With a defect, the client shows that the suite finds the defect.
+//! A small client for one server, with a thread for each command. The client follows the protocol, and its success
+//! shows that a client can pass the suite. With a defect built in, the client shows that the suite finds this defect.
 
 use crate::log::locked;
 use crate::waiting_line::WaitingLine;
@@ -15,7 +15,7 @@ use std::{fs, slice, thread};
 const TICK: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
-/// How long after its wait limit a wait still accepts a reply.
+/// A wait accepts a reply for this long after its wait limit.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A way to violate the protocol on purpose.
@@ -43,7 +43,7 @@ pub(crate) enum Defect {
     OneRelease,
     /// Counts the lease from the time of the reply, not of the request.
     LateLease,
-    /// Gives connections for waits to calls in any order, not in the order in which the calls asked for a connection.
+    /// Ignores the order in which the calls asked for a connection to wait on.
     NoTurns,
     /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,
@@ -706,8 +706,8 @@ impl Lockward {
         result
     }
 
-    /// Waits until the call may open a connection for a wait. Meanwhile repeats *try*, with pauses. Returns a grant, or
-    /// `None` when the call may open a connection.
+    /// Waits until the call may open a connection for a wait. Meanwhile repeats the protocol's *try*, with pauses.
+    /// Returns a grant, or `None` when the call may open a connection.
     fn poll(
         &self,
         request: &str,

@@ -12,7 +12,7 @@ pub(crate) fn run(options: &Options) -> i32 {
         println!("{}: {defect:?} by {scenario}", if is_found { "found" } else { "MISSED" });
         is_found
     };
-    // All scenarios run at the same time, because a failing scenario spends most of its time waiting.
+    // The scenarios of all defects run at the same time, because a failing scenario spends most of its time waiting.
     let missed = thread::scope(|scope| {
         let runs: Vec<_> = DEFECTS.into_iter().map(|each| scope.spawn(move || is_found(each))).collect();
         runs.into_iter().map(|run| run.join()).filter(|found| !matches!(found, Ok(true))).count()

@@ -1,4 +1,4 @@
-//! The stage of a scenario: servers, workers, a proxy that records all requests, and measurements.
+//! The stage of a scenario: servers, workers, a proxy that records all lock commands, and measurements.
 
 use crate::log::{Log, locked};
 use crate::worker::{Idle, Worker};
@@ -80,7 +80,7 @@ impl Stage {
         );
     }
 
-    /// Starts a proxy in front of a server. The proxy records all requests.
+    /// Starts a proxy in front of a server. The proxy records all lock commands.
     #[track_caller]
     pub(crate) fn gate(&self, server: &Server) -> Gate {
         let proxy = Proxy::start_two_way(server.port());
@@ -106,7 +106,7 @@ pub(crate) struct Seen {
     pub(crate) fate: Fate,
 }
 
-/// A proxy that records all requests, and loses some of them by a plan.
+/// A proxy that records all lock commands, and loses requests by a plan.
 pub(crate) struct Gate {
     pub(crate) proxy: Proxy,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -118,7 +118,7 @@ impl Gate {
         self.proxy.port()
     }
 
-    /// Decides the fate of each later lock command.
+    /// Decides the fate of each later request.
     pub(crate) fn plan(&self, name: &str, mut plan: impl FnMut(&[String]) -> Fate + Send + 'static) {
         self.log.add(format_args!("-- the proxy: {name}"));
         let (seen, log) = (Arc::clone(&self.seen), self.log.clone());
@@ -156,7 +156,7 @@ impl Gate {
         self.proxy.cut();
     }
 
-    /// All lock commands so far.
+    /// All lock commands so far, and all other requests that the proxy has not forwarded normally.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         locked(&self.seen).clone()
     }

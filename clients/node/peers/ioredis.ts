@@ -6,7 +6,7 @@ import * as ioredis from "ioredis";
 const ports = (host: string | undefined) =>
   JSON.parse(process.env.PEER_PORTS ?? "{}")[host ?? ""] as number | undefined;
 
-/** The owner of a Lockward lock, from LOCK.INFO. node-redlock's tests expect it as the value of a string. */
+/** The owner of a Lockward lock, from LOCK.INFO. node-redlock's tests read the owner as the value of a string key. */
 async function readValue(client: ioredis.Redis | ioredis.Cluster, key: string): Promise<string | null> {
   if ((await client.type(key)) === "string") return client.get(key);
   const info = (await client.call("LOCK.INFO", [key])) as unknown[] | null;

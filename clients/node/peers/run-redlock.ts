@@ -1,5 +1,6 @@
-// Runs node-redlock's own tests against this client. The argument is a folder with node-redlock's sources. The tests run as
-// a copy, in which a duration of 28,000 years becomes an hour, because a lease is at most a thousand years.
+// Runs node-redlock's own tests against this client. The argument is a folder with node-redlock's sources. The tests ask for a
+// lease of 28,000 years, but Lockward's longest lease is a thousand years. So this script runs a copy of the tests that asks
+// for an hour.
 
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";

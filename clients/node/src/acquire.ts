@@ -18,7 +18,7 @@ const SLICE = 10_000;
 const KEEP = 5_000;
 /** How long after the wait limit a reply may still arrive, in milliseconds. */
 const GRACE = 150;
-/** How much longer than `GRACE` the call may last until the lock is given up, in milliseconds. */
+/** How long after `GRACE` the call may still wait until the lock is given up, in milliseconds. */
 const GIVE_UP_GRACE = 25;
 /** The longest time that a call waits until the lock is given up, in milliseconds. */
 const GIVE_UP_LIMIT = 200;
@@ -99,7 +99,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
       if (plan.owner !== undefined) await Promise.all(givenBack);
     }
     if (now() >= plan.deadline || (!isTrial && !isLost())) return null;
-    if (isLost()) await rest(FIRST_PAUSE, plan); // a pause, because the leases may be shorter than a round trip
+    if (isLost()) await rest(FIRST_PAUSE, plan); // leases shorter than a round trip are lost each time
   }
 }
 
@@ -124,7 +124,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
         if (hasBegun) {
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
-          await rest(Math.min(pause, deadline - now()), { signal }); // the lease may be shorter than a round trip
+          await rest(Math.min(pause, deadline - now()), { signal }); // a lease shorter than a round trip is lost each time
         } else if (await ask(() => tenure.acquireCommand(tenure.lease), Number.POSITIVE_INFINITY, false)) {
           return true; // the tries prevent a deadlock: all connections may wait for a lock that this caller holds
         }

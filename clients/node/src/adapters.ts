@@ -10,7 +10,7 @@ import type { Cluster, Redis, RedisOptions } from "ioredis";
 import type { RedisClientType, RedisClusterType, RedisSentinelType } from "redis";
 import { rest, within } from "./time.js";
 
-// The members that distinguish the clients. The parameters marked `any` have other types in each library.
+// The members that distinguish the clients. The parameters marked `any` have different types in the two libraries.
 // biome-ignore-start lint/suspicious/noExplicitAny: see above
 type IoRedis = { readonly status: string; readonly options: object; duplicate(override?: any): unknown };
 type IoCluster = { readonly isCluster: boolean; readonly slots: string[][]; nodes(role?: "master"): unknown[] };
@@ -27,7 +27,7 @@ export type RedisClient = IoRedis | IoCluster | NodeClient | NodeClusterClient |
 
 export type Command = [name: string, ...rest: (string | number | Buffer)[]];
 
-/** An error that a server has replied. */
+/** An error reply of a server. */
 export class ServerError extends Error {
   /** The first word of the message. */
   readonly code = this.message.split(" ", 1)[0] as string;
@@ -62,7 +62,7 @@ export interface Adapter {
   open(address: Address): Promise<Connection>;
 }
 
-/** Maps the address that a node announces to the address where this process reaches the node. */
+/** Gives the address at which this process reaches a node, for the address that the node announces. */
 type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
 
 type Opener = () => Promise<Connection>;
@@ -160,7 +160,7 @@ async function openIo(template: Redis, override: object = {}) {
   stream.unref();
   const send = (command: Command) => {
     if (stream.writableCorked === 0) {
-      stream.cork(); // all commands that the callbacks of one event send are written together
+      stream.cork(); // commands that are sent in the same tick are written together
       process.nextTick(() => stream.uncork());
     }
     return redis.call(...command).catch(toServerError);
@@ -226,7 +226,7 @@ async function openNode(template: RedisClientType, address?: Address): Promise<C
 
 // For both libraries.
 
-/** Settles like the promise, but rejects when the milliseconds are over. */
+/** Settles like the promise, but rejects after `limit` milliseconds. */
 const bounded = <T>(promise: Promise<T>, limit = CONNECT_LIMIT) => within(promise, limit, { isBackground: true });
 
 /** Connects a duplicate within the limit. `closed` of the result resolves when the connection is closed. */

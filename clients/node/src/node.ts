@@ -63,7 +63,7 @@ export class Node {
         if (waiter !== undefined) waiter.late = late;
         void late.catch(() => {}).finally(() => this.#retire(link));
       } else if (!signal?.aborted && (sending !== undefined || now() - link.begun > OPENING_LIMIT)) {
-        // Before this limit, the client keeps a connection that is not open yet, because the next attempt may use it.
+        // Until `OPENING_LIMIT`, the client keeps a connection that is not open yet, because the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));
       }
       throw error;

@@ -1,8 +1,8 @@
 // The servers of one client. The client sends a request to the node that has the key, and repeats it until a server answers.
 //
 // When a reply is lost, the client does not know whether the server has carried out the request. Then the client sends the
-// request again. So that no hold counts twice, each acquisition names the resulting count of holds, and each other request
-// names the fencing token of its tenure.
+// request again. So that no hold counts twice, each acquisition, and each release after a failed acquisition, names the
+// resulting count of holds. Each other request names the fencing token of its tenure.
 
 import { isUtf8 } from "node:buffer";
 import calculateSlot from "cluster-key-slot";
@@ -53,13 +53,13 @@ export interface Progress {
 const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
 /**
  * After these errors the client also sends the request again, but not a guarded command: the script of the command may have
- * replied the error itself.
+ * returned the error itself.
  */
 const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED"]);
 /** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
-/** A key: text, or bytes that are no text. ioredis takes twice as long to write a command with a Buffer. */
+/** A key: text, or bytes that are not valid UTF-8. ioredis takes twice as long to write a command with a Buffer. */
 export type Key = string | Buffer;
 
 /** Returns the key as text, if it is valid UTF-8. */

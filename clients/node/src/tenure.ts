@@ -232,7 +232,7 @@ export class Tenure {
 
   /** Renews the tenure: a server that was restarted may have forgotten it. */
   onBroken(): void {
-    // The renewal may find that the tenure is lost or released, or the server may refuse the renewal.
+    // An error needs no action here: `#renew` reports a loss, and sets the time of the next attempt.
     if (this.#renewals === 0) this.#renew(this.deadline).catch(() => {});
   }
 

@@ -537,8 +537,7 @@ describe("faults", () => {
     await eventually(async () => (await proxy.held()) === 1);
     leaving.abort();
     await left;
-    // The pauses between seven attempts are longer than a cancelled call waits. So the client must repeat the release
-    // in the background.
+    // Seven attempts take longer than a cancelled call waits. So the client must repeat the release in the background.
     await proxy.tell("plan request LOCK.RELEASE 6, reply LOCK.RELEASE 1");
     assert(await server.ask(["LOCK.ACQUIRE", "given up", "other", "PX", 60_000, "BLOCK", 20_000]));
   });
@@ -557,7 +556,7 @@ describe("faults", () => {
           await eventually(() => server.ask(["EXISTS", "owned"]));
           leaving.abort();
         }
-        await failing; // this call does not wait for the patience
+        await failing; // this call fails before the patience is over
         const early = await proxy.losses();
         await proxy.tell("plan request LOCK.RELEASE");
         const lock = await lossy.acquire(keys, { owner: "named", lease: 60_000 });
@@ -579,7 +578,7 @@ describe("faults", () => {
     const waiting = assert.rejects(client.acquire("in time", { owner: "named", waitLimit: 3_000 }), LockBusyError);
     await eventually(() => own.waiters("in time"));
     await own.tell("pause");
-    await waiting; // this call does not wait for the patience
+    await waiting; // this call fails before the patience is over
     await own.tell("resume");
     await other.release();
   });
@@ -628,14 +627,14 @@ describe("faults", () => {
     });
     const now = performance.now.bind(performance);
     t.mock.method(performance, "now", () => now() + lead);
-    lengthenTimers(t); // a late reply may take any time
+    lengthenTimers(t); // so no time limit of the client ends
     const client = new Lockward(server.ioredis({}, port));
     const leaving = new AbortController();
     const [begun, waitLimit] = [now(), 60_000];
     const call = client.acquire("late", { owner: "named", waitLimit, signal: leaving.signal });
     const left = assert.rejects(call, { name: "AbortError" });
     await eventually(() => isWaiting);
-    lead = begun + waitLimit + 100 - now(); // so only 75 ms are left for the release
+    lead = begun + waitLimit + 100 - now(); // only 75 ms are left for the release
     leaving.abort();
     await left;
     grant();

@@ -1,8 +1,8 @@
 //! Sends one request until there is a reply, or until there is no time for another attempt.
 //!
 //! Each attempt goes to the node that serves the key, as far as the client knows. If an attempt fails, the client
-//! stores the reason for the next attempt and for other requests: the slot has moved, the server is a replica now, or
-//! the connection is broken.
+//! remembers the reason, and the next attempt and other requests use this knowledge: the slot has moved, the server is
+//! a replica now, or the connection is broken.
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
@@ -88,7 +88,8 @@ impl Request {
     ///
     /// # Errors
     /// The errors of `next`; [`Error::Refused`] when the server's error would come again after a repeat;
-    /// [`Error::Unreachable`] when there is no time for another attempt, or when a wait gets no connection.
+    /// [`Error::Unreachable`] when there is no time for another attempt, when a wait gets no connection, or when a
+    /// request that runs only once may have run.
     pub(crate) async fn ask(
         &mut self,
         mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
@@ -124,8 +125,9 @@ impl Request {
                 };
                 continue;
             }
-            // A wait that gets no connection of its own ends here, and the call polls. But the client repeats a request
-            // with WAIT, because WAIT needs a connection of its own.
+            // A request that waits for the lock ends here if it gets no connection of its own. Then the call polls. But
+            // the client repeats a request with the command WAIT: polling does not help, because WAIT always needs a
+            // connection of its own.
             let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
@@ -208,7 +210,7 @@ impl Request {
                 target.map(|target| self.client.assign(&self.name.key, &target));
             }
             "ASK" => self.asking = self.client.redirect(error, node),
-            // The script of a guarded command may reply these errors itself, after it has written.
+            // The script of a guarded command may return these errors itself, after it has written.
             "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" if self.runs_once => return true,
             "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             // Another server may be the primary now. The server that replies NOREPLICAS may not know that.

@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     next_owner: AtomicU64,
     /// The known nodes. A node that does not answer moves to the end.
     nodes: Mutex<Vec<Arc<Node>>>,
-    /// The node of each slot, as far as the client knows it. If the servers are no cluster, all keys are in one slot.
+    /// The node of each slot, as far as the client knows it. Without a cluster, all keys are in one slot.
     routes: Mutex<HashMap<Slot, Arc<Node>>>,
     /// The lookup of the primary that is in progress.
     lookup: Mutex<Option<Awaited<Arc<Node>>>>,

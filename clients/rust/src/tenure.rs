@@ -80,7 +80,7 @@ impl State {
     /// When to renew next: when a third of the lease has passed. If a renewal has failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
         let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline());
-        // The client does not renew the last lease before the hold limit.
+        // The lease that ends at the hold limit is the last lease, so the client does not renew it.
         let is_last = self.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
         if self.keys.is_empty() || self.check().is_err() || is_last || !self.is_renewed {
             return None;
@@ -161,8 +161,8 @@ impl Tenure {
         earlier
     }
 
-    /// Returns the error of a request for the caller. If the error's code is one of `losses`, the tenure ends, and the
-    /// caller gets [`Error::Lost`].
+    /// Returns the error that the caller of a failed request gets. If the error's code is one of `losses`, the tenure
+    /// ends, and the caller gets [`Error::Lost`].
     pub(crate) fn judge(&self, name: &Arc<OwnedKey>, error: Error, losses: &[&str]) -> Error {
         let Error::Refused { code, message, .. } = &error else { return error };
         if !losses.contains(&&**code) {

@@ -1,4 +1,5 @@
-//! Several programs that acquire a lock in turns, while the suite checks that the holders fit together.
+//! Several programs that acquire a lock in turns, while the suite checks that the holders' weights do not exceed the
+//! lock's limit.
 
 use crate::stage::Stage;
 use crate::worker::Worker;

@@ -1,4 +1,4 @@
-//! Waits keep their place, and calls keep their time limits.
+//! Waiters keep their place in the queue, and calls keep their time limits.
 
 use super::named::{Named, named};
 use super::turns::Turns;

@@ -149,15 +149,16 @@ impl Lock {
                 let collecting = collect_votes(self.clone(), Arc::clone(&majority), requests, hold_deadline);
                 self.redlock.runtime.spawn(collecting);
                 let guard = Guard::new(majority);
-                // If the round has taken longer than the lease, the lock is lost again.
+                // A round can take longer than the lease. Then the lock is already lost.
                 return if guard.is_held() { Ok(guard) } else { Err(self.busy()) };
             }
             if busy + failures.len() > self.redlock.spare() {
                 break;
             }
             // Another owner competes for the lock, and this round needs the votes of servers that did not answer the
-            // last request. This loop waits for these servers only as long as the answers of the other servers took.
-            // Then the code below releases the votes of this round, so that the other owner can get these votes.
+            // last request. This loop waits for these servers as long again as the round has taken so far, but at least
+            // `MIN_GRACE`. Then the code below releases the votes of this round, so that the other owner can get these
+            // votes.
             if busy > 0 && votes + expected.len() < needed {
                 deadline = deadline.min(Instant::now() + begun.elapsed().max(MIN_GRACE));
             }

@@ -162,7 +162,7 @@ mod tests {
         assert!(majority.leases().is_ok());
         let [first, ..] = &majority.votes()[..] else { panic!("votes") };
         eventually("one of two is lost", || !first.is_held());
-        // Now two votes are valid again, but meanwhile another owner may have had a majority.
+        // This vote makes two votes valid again. But in between another owner may have had a majority.
         majority.add_vote(2, vote("c", 600_000).await);
         assert!(matches!(majority.leases(), Err(Loss::LeaseOver)));
     }

@@ -17,7 +17,7 @@ const POLLS: usize = 200;
 enum DropWhen {
     /// The future is dropped immediately after its last poll.
     Asleep,
-    /// The future is dropped when it was woken again after its last poll.
+    /// The future is dropped when it has been woken after its last poll.
     Woken,
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// How long a call that fails waits for the release of a lock that it got.
+/// If a call fails although it has got a lock, the call waits this long for the release of the lock.
 const GIVE_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// A plan that gives these fates, in order, to the requests of a command. The proxy forwards all further requests of

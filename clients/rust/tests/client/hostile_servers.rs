@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-/// Replies that no lock command has: other types, numbers out of range, lists that never end, and no RESP.
+/// Replies that no lock command has: other types, numbers out of range, lists that never end, and text that is not
+/// RESP.
 const STRANGE: [&[u8]; 24] = [
     b"+OK\r\n",
     b":7\r\n",
@@ -38,8 +39,8 @@ const STRANGE: [&[u8]; 24] = [
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
 ];
 
-/// Accepts connections, and answers each command with `reply`, which gets the words of the command. After an empty
-/// reply the client gets nothing.
+/// Accepts connections, and answers each command with `reply`, which gets the words of the command. If `reply` returns
+/// no bytes, the client gets no answer.
 fn play(reply: impl FnMut(&[String]) -> Vec<u8> + Send + 'static) -> Listener {
     let reply = Arc::new(Mutex::new(reply));
     Listener::start(move |stream| {
@@ -87,7 +88,7 @@ fn hasty() -> Settings {
     Settings::default().patience(Duration::from_millis(300)).response_limit(Duration::from_millis(100))
 }
 
-/// Calls everything that a client of a held lock can call. The results do not matter.
+/// Acquires locks, and calls the methods of their guards. The results do not matter.
 async fn use_lock(client: &Client) {
     let lock = client.lock("k").lease(Duration::from_secs(2)).wait(Duration::from_millis(300));
     let _ = soon(client.lock("k").try_acquire()).await;

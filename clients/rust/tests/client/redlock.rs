@@ -475,7 +475,7 @@ async fn compete(redlock: Redlock, observed: Arc<Observations>, lease: Duration)
     while !observed.is_enough.load(Ordering::Relaxed) {
         let guard = redlock.lock("k").lease(lease).acquire().await;
         let Ok(guard) = guard else { continue };
-        // A Redlock has no token.
+        // A Redlock has no token, so the test numbers the tenures.
         let token = observed.tenures.fetch_add(1, Ordering::Relaxed);
         let owner = token.to_string();
         // The client claims to hold the lock from now on until the end of this lease.
@@ -587,7 +587,7 @@ async fn lost_replies_leave_nothing_held() {
         .collect();
     let competitors: Vec<_> = (0..2).map(|_| client(proxies.iter().map(Proxy::port))).collect();
     let competitors = competitors.iter().flat_map(|redlock| [0; 3].map(|_| redlock.clone()));
-    // A tenure whose release no server confirms ends with this lease.
+    // If no server confirms the release of a tenure, the tenure ends with this lease.
     let lease = Duration::from_secs(10);
     let tasks: Vec<_> =
         competitors.map(|redlock| tokio::spawn(compete(redlock, Arc::clone(&observed), lease))).collect();
