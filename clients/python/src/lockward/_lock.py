@@ -45,7 +45,7 @@ _OF_A_HANDLE = (*_OF_A_KIND, "timeout", "lease", "hold_limit", "auto_renewal", "
 
 
 def refuse(options: dict[str, Any], **reasons: str) -> None:
-    """TypeError if an option would have no effect. The reason says what to do instead."""
+    """Raise a TypeError if an option would have no effect. The reason says what to do instead."""
     for option in reasons.keys() & options.keys():
         raise TypeError(f"{option} would have no effect: {reasons[option]}")
 
@@ -141,7 +141,7 @@ class LockBase(Generic[E, B, N]):
         self._encode = self.redis.get_encoder().encode
         #: The keys in the order in which the client acquires them, each with the kind of its lock.
         self._parts = [(bytes(self._encode(self.name)), kind_words(self.shared, self.slots, self.weight))]
-        self._enters_held = False  # the context manager releases the lock, but has not acquired it
+        self._enters_held = False  # whether `Semaphore.acquire` has acquired the lock for a `with`
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: NOTHING
         self._local: Any = self._kind.local() if self.thread_local else SimpleNamespace()
@@ -189,7 +189,7 @@ class LockBase(Generic[E, B, N]):
         return Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
 
     def _holds_already(self, waits: bool = False) -> bool:
-        """Whether the caller holds the lock, so that another acquisition would wait for this hold or hold the lock twice."""
+        """Whether another acquisition by this caller would wait forever for the caller's own hold, or would take more slots."""
         own = self._own
         waits_for_itself = own.is_renewed and waits and self.thread_local
         return own.held and (waits_for_itself or any(kind for _, kind in self._parts))
@@ -427,7 +427,7 @@ class MultiLockBase(LockBase[Any, Any, Any]):
 
     @staticmethod
     def _check_options(lock: LockBase[Any, Any, Any]) -> None:
-        """ValueError if the lock has an option that MultiLock would ignore."""
+        """Raise a ValueError if the lock has an option that MultiLock would ignore."""
         taken_over = {"redis", "name", "shared", "slots", "weight", "sleep"}  # `sleep` has no effect in any lock
         if lock.slots is not None:
             taken_over.add("thread_local")  # Semaphore sets it

@@ -1,8 +1,8 @@
 """The calls of the program, as requests to the servers. Threads and asyncio share this code. See clients/README.md.
 
 When a reply is lost, the client does not know whether the server has executed the request. Then the client repeats the request.
-So that no hold counts twice, each acquisition names the resulting count of holds, and each other request names the fencing
-token of its tenure.
+So that no hold counts twice, each acquisition, and each release after a failed acquisition, names the resulting count of holds.
+Each other request names the fencing token of its tenure.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SLICE = 10.0
 KEEP = 5000
 #: The longest lease of a grant that the client has not confirmed, in milliseconds.
 SHORT_LEASE = 3000
-#: How long a caller that leaves waits for the release of a lock that may have been granted, in seconds.
+#: If a caller leaves, and the server may have granted the lock, the caller waits this long for the release, in seconds.
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
-#: The time for the reply to the last attempt, in seconds.
+#: Each attempt waits at least this long for a reply, in seconds. So the last attempt of a call can get a reply.
 _SHORTEST = 0.05
 #: The longest time limit in seconds. A socket does not accept an infinite time limit.
 _LONGEST = 1_000_000.0
@@ -65,7 +65,7 @@ class Call:
         self.answered = False
 
     def left(self) -> float:
-        """How many seconds are left until the wait limit, or until the end of the lease that the call releases."""
+        """How many seconds are left until the wait limit, or until the lease ends if the call is a release."""
         return self.until - monotonic()
 
     async def wait_for(self, turn: Turn) -> None:
@@ -211,7 +211,7 @@ class Acquisition(Call):
             except LockLostError:  # a key was lost before the program held the lock: begin again
                 if not self.waits:
                     raise
-                await self.runtime.sleep(0.05)  # a pause, because the lease may be shorter than a round trip
+                await self.runtime.sleep(0.05)  # a lease shorter than a round trip is lost each time
             else:
                 if lock.reentrant and lock._holds_already():  # another caller has acquired this object's lock meanwhile
                     return await self.run(token)

@@ -295,7 +295,8 @@ class Runtime:
             else:
                 for tenure in holding.tenures:
                     if tenure.renew_at <= now + min(TOGETHER, holding.lease / 30_000):
-                        # If the program wants no renewal, the new lease ends when the present lease ends.
+                        # If the program wants no renewal, the request restores a tenure that the server has forgotten, and the
+                        # new lease ends when the present lease ends.
                         lease = holding.lease if holding.is_renewed else millis(tenure.deadline - now)
                         due.append(holding.renewal(tenure, lease))
                         due[-1].failures = tenure.failures

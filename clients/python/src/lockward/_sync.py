@@ -87,7 +87,7 @@ class Lock(LockBase[threading.Event, bool, None]):
 class MultiLock(MultiLockBase, Lock):
     """Several locks of one client as one lock, such as ``MultiLock([Lock(r, "a"), Lock(r, "b")])``.
 
-    The caller holds all of the locks or none of them. The locks have the names and the kinds. Give all other arguments of
+    The caller holds all of the locks or none of them. Give the names and the kinds to the locks, and all other arguments of
     ``Lock`` to the MultiLock. The MultiLock acquires the locks in the order of their names, so that two programs do not
     deadlock. The MultiLock is lost as soon as one of its locks is lost.
     """

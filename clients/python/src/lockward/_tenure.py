@@ -1,7 +1,7 @@
 """The locks that this process holds, as far as it knows.
 
 A *holding* is the result of one acquisition. It has a *tenure* for each of its keys. A tenure lasts from the owner's first hold
-of the key to the last hold. All tenures of a holding have one owner, and are lost together.
+of the key to the end of its last hold. All tenures of a holding have one owner, and are lost together.
 
 This process counts a lease on its monotonic clock, from before it sent the request. The server starts counting later. So the
 lease ends in this process before it ends at the server, even if this process or the server was paused.
@@ -58,9 +58,9 @@ class Tenure:
 class Request:
     """A command about one key, and its outcome. The client sends the commands `more` after all requests of the pipeline.
 
-    If a command sets a lease, the client builds the command when it sends it, because the lease may change before. If several
-    requests set the lease at the same time, the shortest lease counts, because the client does not know which request the
-    server executes last.
+    If a command sets a lease, the client builds the command when it sends it, because the lease may change until then. If
+    several requests set the lease at the same time, the shortest lease counts, because the client does not know which request
+    the server executes last.
     """
 
     key: bytes
@@ -75,8 +75,8 @@ class Request:
     leases: list[int] = field(default_factory=list)  # the leases of other requests in progress
     command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
-    # These names have no types, so they are attributes of the class, and not fields. A request stores such a value only when
-    # the value changes. This makes the many renewals cheaper.
+    # These names have no type annotations, so they are attributes of the class, and not fields. A request stores such a value
+    # only when the value changes. So the many renewals are cheaper.
     sent = 0.0
     code = ""  # the code of the error, if the first reply is an error
     lost_replies = 0  # the number of attempts that the server may have executed, and that had no valid reply

@@ -31,7 +31,7 @@ class Link(LinkBase):
         try:
             await self._theirs.connect()
         except RuntimeError:
-            if asyncio._get_running_loop() is not None:  # if there is no loop, it has closed and drops its tasks
+            if asyncio._get_running_loop() is not None:  # without a loop: the loop has closed and drops its tasks
                 raise
         finally:
             self._reader, self._writer = self._theirs._reader, self._theirs._writer
@@ -99,7 +99,7 @@ class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
     async def scope(self: L) -> AsyncIterator[L]:
         """Hold the lock in an ``async with`` block. If the lock is lost, cancel the block and raise LockLostError.
 
-        Other cancellations of the task pass through.
+        Any other cancellation of the task raises CancelledError as usual.
         """
         async with self, self._cancelled_when_lost():
             yield self
