@@ -40,7 +40,8 @@ pub(crate) struct Scenario {
     replays: u32,
 }
 
-/// If a sleeping thread wakes up more than this time late, the machine is too busy for the suite to judge times.
+/// If a sleeping thread wakes up later than planned by more than this time, the machine is too busy for the suite to
+/// judge times.
 const BUSY: Duration = Duration::from_millis(40);
 /// How often a scenario is repeated after a failure on a busy machine.
 const REPLAYS: u32 = 3;

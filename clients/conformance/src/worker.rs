@@ -241,7 +241,7 @@ impl Worker {
         .unwrap_or_else(|| panic!("{} does not print {wanted:?}", self.name))
     }
 
-    /// Whether an event that begins with `text` is among the lines that the worker has printed and no caller has taken.
+    /// Whether the worker has printed an event that begins with `text`, and no caller has taken the event.
     pub(crate) fn has_event(&self, text: &str) -> bool {
         self.output().lines.iter().any(|line| line.text.starts_with(&format!("event {text}")))
     }

@@ -99,7 +99,7 @@ export class Tenure {
     return true;
   }
 
-  /** Called when all keys of the lock are held. `begun` is the time since which all keys are held. */
+  /** Called when all keys of the lock are held. `begun` is when the lease of the last key was requested. */
   complete(begun: number): void {
     this.mayBeGranted = false;
     this.#isRenewed = this.plan.renewal;

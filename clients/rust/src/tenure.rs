@@ -22,7 +22,7 @@ const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_s
 /// The errors that say that the owner does not hold the key.
 pub(crate) const LOSSES: [&str; 3] = ["NOTHELD", "HOLDS", "WRONGTYPE"];
 
-/// A tolerance for the ends of leases, because leases have whole milliseconds.
+/// Leases have whole milliseconds. So a lease that ends this close to the hold limit counts as the last lease.
 const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Tenure {

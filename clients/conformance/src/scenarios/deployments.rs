@@ -43,8 +43,8 @@ fn lives_on(stage: &Stage, stop: impl FnOnce(&mut Server)) {
     assert_eq!(sentinels.see_failover_from(primary.port()), replica.port());
     stage.note("the replica is the primary");
     let mut client = replica.client();
-    // A live lease on the new primary proves nothing: as a replica, the server counted the lease from the arrival of
-    // the change. Only a renewal shows that the client uses the new primary.
+    // A lease that still runs on the new primary proves nothing: as a replica, this server began to count the lease
+    // only when the grant arrived. Only a renewal shows that the client uses the new primary.
     see_renewal(&mut client, "k");
     assert_eq!(client.holder("k").token, token);
     assert!(!worker.has_event("lost"), "the client has lost a lock that the new primary has");

@@ -87,8 +87,8 @@ impl Majority {
     /// Resolves when, after this call, a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
-        // This code borrows the votes only while it holds the mutex, because after `end` the caller must have the only
-        // reference to each vote.
+        // This code borrows the votes only while it holds the mutex: the caller of `end` must get the only reference to
+        // each vote.
         let mut losses: FuturesUnordered<_> = {
             let state = locked(&self.state);
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());
