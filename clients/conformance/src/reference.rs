@@ -532,7 +532,7 @@ impl Lockward {
         Ok(self.hold(name, granted, &request, hold_limit))
     }
 
-    /// Acquires one key. Returns the key's part of the lock, the send time of the request from which the lease counts,
+    /// Acquires one key. Returns the key's part of the lock, the time when the client sent the request for the lease,
     /// and the lease.
     fn acquire_one(
         self: &Arc<Self>,

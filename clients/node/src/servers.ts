@@ -132,7 +132,7 @@ export class Servers {
         // READONLY comes from a replica, and does not show that a primary exists.
         if (error?.code !== "READONLY") progress.isAnswered = true;
         if (error === undefined) return { sent, replies };
-        progress.isReplyLost ||= error !== replies[0]; // the first command was carried out
+        progress.isReplyLost ||= error !== replies[0]; // an error for WAIT: the server has carried out the first command
         asked = error.code === "ASK" ? addressIn(error.message, address.host) : undefined;
         if (error.code === "MOVED") this.#moved.set(slot, addressIn(error.message, address.host));
         else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !TRANSIENT.has(error.code)) throw error;

@@ -99,7 +99,8 @@ test("a program that holds a lock can end although its server hangs", async () =
   await own.tell("pause");
   child.kill("SIGUSR2");
   assert.equal(await ended, 0, output.err);
-  // The process has ended before the lease, and not after the time that ioredis waits for the server to close a connection.
+  // `true`: the process has ended before its lease. It has not waited for the server to close a connection, as ioredis does by
+  // default.
   assert.equal(output.out, "ready\nUnreachableError\ntrue\n");
 });
 

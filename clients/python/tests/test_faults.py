@@ -70,7 +70,7 @@ def scripted() -> Iterator[Callable[[Answer], Scripted]]:
         each.close()
 
 
-#: Replies of types that no command of Lockward has, and bytes that are no reply.
+#: Replies of types that no command of Lockward has, and bytes that are not a reply.
 NONSENSE = [
     OK, b":7\r\n", b"$3\r\nabc\r\n", b"*0\r\n", b"*1\r\n$-1\r\n", b"*3\r\n:7\r\n*0\r\n$1\r\na\r\n", b"*3\r\n:0\r\n:0\r\n:0\r\n",
     b"*3\r\n:7\r\n-ERR no\r\n:5\r\n", b":abc\r\n", b"$x\r\n", b"*\r\n", b"?\r\n", b"\r\n", b"%1\r\n+a\r\n+b\r\n",

@@ -106,8 +106,8 @@ impl Lock {
                 _ => return Err(error),
             }
             failures += 1;
-            // The pause is 0.5 to 1.5 times its mean. So callers that have split the votes ask again at different
-            // times.
+            // A random factor of 0.5 to 1.5 changes the pause. So callers that have split the votes ask again at
+            // different times.
             let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
             sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
             outcome = match limit {

@@ -84,7 +84,7 @@ impl Majority {
         missing.map(|(server, _)| server).collect()
     }
 
-    /// Resolves when, after this call, a vote is added or lost, or the majority ends.
+    /// Resolves at the next change after this call: a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
         // This code borrows the votes only while it holds the mutex: the caller of `end` must get the only reference to

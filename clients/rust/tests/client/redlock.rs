@@ -172,7 +172,7 @@ async fn a_redlock_fails_with_three_of_five_killed() {
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     let result = soon(redlock.lock("k").wait(Duration::from_millis(500)).acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
-    // Without a wait limit, the acquisition ends with the patience.
+    // Without a wait limit, the acquisition ends when the patience is over.
     let result = soon(redlock.lock("k").acquire()).await;
     assert!(matches!(result, Err(Error::NoMajority(_))), "{result:?}");
     let urls: Vec<_> = five.servers.iter().map(|server| url(server.port())).collect();
@@ -446,7 +446,7 @@ struct Observations {
 }
 
 impl Observations {
-    /// Records a call of `owner` that began and ended at this instant.
+    /// Records a call of `owner` that begins and ends now.
     fn note(&self, owner: &str, operation: Operation, outcome: Outcome) {
         let (start, key) = (now(), "k".to_owned());
         let owner = owner.to_owned();
