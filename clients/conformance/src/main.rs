@@ -1,7 +1,7 @@
 //! One suite for the clients of all languages. README.md describes the suite and its workers.
 //!
-//! `conformance --reference [--defect NAME] ADDRESS [SETTING]...` is itself a worker: a small reference client in Rust.
-//! `--self-test` checks that the scenarios find each defect that `--defect` builds into the reference client.
+//! `conformance --reference [--defect NAME]` is itself a worker: a small reference client in Rust. `--self-test` checks
+//! that the scenarios find each defect that `--defect` builds into the reference client.
 
 mod log;
 mod reference;
