@@ -189,7 +189,7 @@ class LockBase(Generic[E, B, N]):
         return Holding(owner, millis(lease) if lease else 0, tenures, self._kind.event(), named, is_renewed)
 
     def _holds_already(self, waits: bool = False) -> bool:
-        """Whether another acquisition by this caller would wait forever for the caller's own hold, or would take more slots."""
+        """Whether another acquisition by this caller would wait forever, or hold a shared lock or a semaphore twice."""
         own = self._own
         waits_for_itself = own.is_renewed and waits and self.thread_local
         return own.held and (waits_for_itself or any(kind for _, kind in self._parts))
