@@ -24,7 +24,7 @@ usage: conformance [--only PATTERN] [--jobs N] [--long] -- WORKER [ARGUMENT]...
 fn main() {
     let mut arguments = env::args().skip(1).peekable();
     let mut options =
-        runner::Options { only: Vec::new(), jobs: 6, is_long: false, is_quiet: false, worker: Vec::new() };
+        runner::Options { only: Vec::new(), jobs: 12, is_long: false, is_quiet: false, worker: Vec::new() };
     while let Some(argument) = arguments.next() {
         match &*argument {
             "--only" => options.only.push(arguments.next().unwrap_or_else(|| usage())),
