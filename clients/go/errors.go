@@ -95,7 +95,7 @@ func (p *part) contextError(ctx context.Context, failure error) error {
 
 // isTransient returns whether the server, or another server in its place, may accept the same request later.
 func isTransient(err error) bool {
-	return hasCode(err, "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
+	return hasCode(err, "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
 		redis.IsMaxClientsError(err)
 }
 

@@ -280,7 +280,7 @@ impl Attempt<'_> {
 
 fn is_transient(text: &str) -> bool {
     const WORDS: [&str; 8] =
-        ["LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED", "MOVED"];
+        ["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED", "MOVED"];
     WORDS.iter().any(|word| text.starts_with(word))
 }
 

@@ -50,7 +50,7 @@ export interface Progress {
 }
 
 /** After these errors the client sends the request again, perhaps to another server. */
-const TRANSIENT = new Set(["LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
+const TRANSIENT = new Set(["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
 /**
  * After these errors the client also sends the request again, but not a guarded command: the script of the command may have
  * returned the error itself.

@@ -212,7 +212,7 @@ impl Request {
             "ASK" => self.asking = self.client.redirect(error, node),
             // The script of a guarded command may return these errors itself, after it has written.
             "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" if self.runs_once => return true,
-            "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
+            "BUSY" | "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
             // Another server may be the primary now. The server that replies NOREPLICAS may not know that.
             "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => node.suspect(),
             _ => return true,

@@ -25,7 +25,7 @@ from redis.exceptions import ResponseError
 from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, millis
 
 #: Errors after which the client repeats the request: this server, or the next primary, may accept the request later.
-TRANSIENT = {"MOVED", "ASK", "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
+TRANSIENT = {"MOVED", "ASK", "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 #: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
 #: itself may have replied with the error.
 ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED"}

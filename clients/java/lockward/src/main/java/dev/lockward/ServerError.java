@@ -12,7 +12,7 @@ record ServerError(String message) {
 
     /** The errors after which this server or another server may accept the same request later. */
     private static final Set<String> TRANSIENT =
-            Set.of("ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
+            Set.of("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
 
     /** Further errors of this kind. But the script of a guarded command may reply these errors itself, after it has written. */
     private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
