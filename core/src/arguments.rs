@@ -128,7 +128,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
         u32::try_from(self.integer()?).ok().and_then(Weight::new).ok_or(ParseError::Weight)
     }
 
-    /// How long a place in the queue is kept: 1 to 60,000 ms.
+    /// How long a place in the queue is kept after the wait: 1 to 60,000 ms.
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Keep`].
@@ -185,8 +185,8 @@ impl OptionName {
     /// The name with these letters. If the text is no option, the result differs from the names of all options.
     #[must_use]
     pub const fn of(text: &[u8]) -> Self {
-        /// In each of seven bytes, the bit that makes a letter lower-case. Setting this bit turns no other byte into a
-        /// lower-case letter.
+        /// In each of seven bytes, the bit that makes a letter lower-case. A byte that is not a letter does not become
+        /// a letter when this bit is set.
         const LOWER_CASE: u64 = u64::from_le_bytes([0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0x20, 0]);
         if text.len() > 7 {
             return Self(0);
@@ -230,7 +230,7 @@ pub mod option {
     pub const SHARED: OptionName = OptionName::of(b"shared");
     /// A weight.
     pub const WEIGHT: OptionName = OptionName::of(b"weight");
-    /// How long a place in the queue is kept.
+    /// How long a place in the queue is kept after the wait.
     pub const KEEP: OptionName = OptionName::of(b"keep");
     /// How many holders to show.
     pub const HOLDERS: OptionName = OptionName::of(b"holders");
@@ -281,7 +281,7 @@ mod tests {
         }
         for word in ["px", "all", "keep", "holds", "shared", "waiters"] {
             let name = OptionName::of(word.as_bytes());
-            // Tries each other value for each byte, and shorter and longer texts.
+            // Tries every value of each byte, and shorter and longer texts.
             for at in 0..word.len() {
                 for byte in 0..=u8::MAX {
                     let mut text = word.as_bytes().to_vec();

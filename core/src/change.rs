@@ -6,8 +6,8 @@ use crate::token::FencingToken;
 /// A change to one holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The owner now holds the lock with these values, after a grant, a renewal, or a re-entry that extends
-    /// the lease.
+    /// The owner now holds the lock with these values, after a grant, a restoration, a renewal, or a re-entry that
+    /// extends the lease.
     Put(Holder),
     /// The tenure with this token now has this many holds. The lease does not change.
     Count(FencingToken, u32),
@@ -20,7 +20,7 @@ pub enum Change {
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The owner released the tenure, or the tenure did not fit beside a restored tenure.
+    /// The tenure was released or taken back, or it did not fit beside a restored tenure.
     Released,
     /// The lease of the tenure was over.
     LeaseOver,

@@ -1,8 +1,8 @@
 //! The slot of a key in a Redis cluster: CRC16 (XMODEM) of the key or of its hash tag, modulo 16,384, as in the cluster
 //! specification.
 
-/// A key of two bytes in the same slot as a longer key. The module asks the server about the short key,
-/// because the server needs more time for a longer key.
+/// A key of two bytes in the same slot as a longer key. To learn whether a node serves a slot, the module asks about
+/// the short key, because the server needs more time for a longer key.
 pub type SlotKey = [u8; 2];
 
 const SLOTS: u16 = 16_384;

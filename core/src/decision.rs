@@ -40,7 +40,7 @@ use crate::wait_queues::{QueueId, WaitQueues};
 use crate::waiter::{Completion, Waiter};
 use std::hash::Hash;
 
-/// One decision ends at most this many expired tenures one by one, which takes about 5 ms. The remaining
+/// One decision ends at most this many expired tenures one by one. This work takes about 5 ms. The remaining expired
 /// tenures hold the lock until the next decision. If clients wait, the next decision is due at once.
 const MOST_ENDED: usize = 4_096;
 
@@ -161,9 +161,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.queue.is_some_and(|queue| self.queues.is_behind(queue, request))
     }
 
-    /// Ends all queue places of an owner that was granted the lock without a wait. A request that names its count of
-    /// holds takes over the owner's first place. The owner's other waits re-enter. Last, the wait queue is served,
-    /// because the waiters behind these places may fit now.
+    /// Ends all queue places of an owner that was granted the lock without a wait. If the request names its count of
+    /// holds, a wait in the owner's first place ends as superseded. The owner's other waits re-enter. Last, the wait
+    /// queue is served, because the waiters behind these places may fit now.
     #[inline(never)]
     fn end_own_places(&mut self, queue: QueueId, request: &AcquireRequest) {
         if request.holds.is_some()
@@ -271,8 +271,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         Ok(())
     }
 
-    /// The count of holds of a renewed tenure. If the stored count is unconfirmed, the count that the request names
-    /// replaces the stored count, because a promoted replica may have missed a re-entry or a release.
+    /// The count of holds of a renewed tenure. If the stored count is unconfirmed and the request names a token, the
+    /// count that the request names replaces the stored count, because a promoted replica may have missed a re-entry or
+    /// a release.
     fn claimed_holds(&mut self, request: &RenewRequest, known: &Holder) -> u32 {
         match request.holds.filter(|_| request.token.is_some() && !self.holds_confirmed(known.as_ref())) {
             Some(named) => {

@@ -33,8 +33,8 @@ struct DroppedLock {
 /// The dropped locks of one database by the hashes of their keys. Two keys seldom have the same hash.
 type ByHash = BTreeMap<u64, Vec<DroppedLock>>;
 
-/// Dropped locks that FLUSHDB or FLUSHALL has ended. The caller frees these locks in parts, because freeing many locks takes
-/// long.
+/// Dropped locks that FLUSHDB or FLUSHALL has ended. The caller frees these locks in parts, because freeing many locks
+/// takes long.
 #[derive(Debug, Default)]
 pub struct FlushedLocks(Vec<ByHash>);
 
@@ -175,8 +175,8 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes and returns the dropped locks of a database, or of all databases. The module need not replicate the removal,
-    /// because the server itself replicates FLUSHDB and FLUSHALL.
+    /// Removes and returns the dropped locks of a database, or of all databases. The module need not replicate the
+    /// removal, because the server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) -> FlushedLocks {
         let Some(db) = db else {
             return FlushedLocks(mem::take(self).by_db.into_values().collect());

@@ -30,7 +30,8 @@ pub struct Effects<H> {
     /// The waits that ended, in order.
     pub completions: Vec<Completion<H>>,
     payload: Vec<u8>,
-    /// The records at the end of the payload. A further acquisition of the same tenure replaces these records.
+    /// The records of the last acquired tenure, at the end of the payload. A further acquisition of this tenure
+    /// replaces the records or the last of them.
     last: Option<LastRecords>,
     changes: usize,
     verbatim: bool,
@@ -180,8 +181,9 @@ impl<H> Effects<H> {
         self.verbatim = self.changes == 1;
     }
 
-    /// Replaces the recorded changes by the whole lock. A dropped lock needs this function, because its key
-    /// is missing on replicas too. If the lock is free now, the end of the dropped lock is replicated.
+    /// Replaces the recorded changes by the whole lock. The changes of a dropped lock are not enough, because replicas
+    /// have no key to which they could apply the changes. If the lock is free now, the end of the dropped lock is
+    /// replicated.
     pub fn replicate_whole_lock(&mut self, lock: &Lock, now: Now) {
         self.payload.clear();
         self.last = None;

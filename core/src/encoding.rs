@@ -1,6 +1,6 @@
 //! The encoding of changes and of stored locks, for RDB files, DUMP, replicas and the AOF.
 //!
-//! A payload is the version byte and then records. Numbers are unsigned LEB128 varints, times are milliseconds.
+//! A payload is the version byte and then records. Numbers are unsigned LEB128 varints. Times are milliseconds.
 //!
 //! ```text
 //! payload  = version (record+ | dropped put*)
@@ -54,10 +54,11 @@ const UUID: u8 = 0;
 /// Where a payload comes from. The origin decides how much is left of the leases in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The primary, in the replication stream or in a full resync: the remaining time of a lease counts from now.
+    /// The primary, in the replication stream, in a full resync or in a RESTORE: the remaining time of a lease counts
+    /// from now.
     Live,
-    /// A file of this server, or RESTORE: the lease is shorter by the time since the payload was written,
-    /// measured by the wall clock.
+    /// A file of this server, or the RESTORE of a client: the lease is shorter by the time since the payload was
+    /// written, measured by the wall clock.
     Loaded,
 }
 
@@ -206,8 +207,8 @@ fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock,
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The puts are counted first, because the memory of a growing list could be much larger than a hostile
-    // payload.
+    // The puts are counted first, so that the list gets its memory once. A list that grows could take much more memory
+    // than a hostile payload.
     let count = reader.count_puts()?.saturating_add(1);
     let mut holders = Vec::with_capacity(count);
     holders.push(first);

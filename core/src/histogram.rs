@@ -13,8 +13,9 @@ const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// A percentile is never shorter than the recorded duration that it stands for, and at most an eighth longer. Below 16
-/// µs a percentile is exact. In the last bucket, from 4 h 28 min on, the percentile is the longest recorded duration.
+/// A percentile is at least as long as the exact percentile of the recorded durations, and at most an eighth longer.
+/// Below 16 µs a percentile is exact. In the last bucket, from 4 h 28 min on, the percentile is the longest recorded
+/// duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -61,7 +62,7 @@ impl Histogram {
         self.max
     }
 
-    /// A duration that is at least as long as `part` of every thousand recorded durations; 0 when none was recorded.
+    /// The percentile at `part` thousandths: 999 means the 99.9th percentile. 0 when no duration was recorded.
     #[must_use]
     pub fn per_mille(&self, part: u32) -> u64 {
         let rank = u128::from(self.len()).saturating_mul(part.into()).div_ceil(1_000);

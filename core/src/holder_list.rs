@@ -1,7 +1,8 @@
 //! The holders of a lock with several holders, in the order of their tokens. The grants were made in the same order.
 //!
 //! A few holders are stored in a sorted list, because a list takes the least memory and is cheap to scan. For more
-//! holders, there is an index for each query, so that no operation costs more than O(log n):
+//! holders, there is an index for each query, so that an operation costs at most O(log n) for each holder that it
+//! visits:
 //!
 //! | question | index |
 //! | --- | --- |
@@ -371,7 +372,7 @@ impl Indexed {
         Load { weight: self.weight, slots }
     }
 
-    /// The load without holders of these modes.
+    /// The load without one holder for each of these modes.
     fn load_without(&self, modes: impl IntoIterator<Item = Mode>) -> Load {
         let (mut weight, mut limits) = (self.weight, BTreeMap::<Slots, usize>::new());
         for mode in modes {
@@ -501,7 +502,7 @@ mod tests {
         }
     }
 
-    /// The same holders as trees, even if there are few holders.
+    /// The holders of `list` in trees, even if there are few holders.
     fn as_trees(list: &HolderList) -> HolderList {
         HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
     }

@@ -44,8 +44,8 @@ pub enum Fencing {
     /// The token is not valid, and nobody holds the lock.
     Free,
     /// The token is not valid, and other owners hold the lock. The value is the largest of the tokens of these owners.
-    /// If the 4,096 latest tenures are still stored although their leases are over, the value is the token of the
-    /// holder whose lease ends last.
+    /// The search is limited to the 4,096 latest tenures. If the leases of all these tenures are over, the value is the
+    /// token of the holder whose lease ends last.
     HeldWith(FencingToken),
 }
 

@@ -28,7 +28,7 @@ pub enum NotHeld {
     OtherToken(FencingToken),
 }
 
-/// Why a request gets an error. A refused request changes nothing.
+/// Why a request gets an error. A refused request grants, renews and releases nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The owner does not hold the lock.
@@ -45,7 +45,7 @@ pub enum Refusal {
     },
     /// The owner already has the largest possible count of holds.
     TooManyHolds,
-    /// The server has already given the largest fencing token.
+    /// The server has already given or received the largest fencing token.
     TokensUsedUp,
     /// The named token lies more than a day ahead of the server's clock.
     TokenFarAhead,

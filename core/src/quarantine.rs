@@ -1,9 +1,9 @@
 //! The quarantine: a time after a start or a promotion in which the server grants no new tenure.
 //!
-//! A server that has just started, and a replica that has just been promoted, may lack grants that were made before.
-//! The server grants no lease that is longer than the quarantine. During the quarantine, holders can re-enter, renew
-//! and release, and can restore a lost tenure by its token. When the quarantine is over, the leases of all lost tenures
-//! are over too.
+//! A server that has just started, and a replica that has just been promoted, may lack the last grants before the start
+//! or promotion. The server grants no lease that is longer than the quarantine. During the quarantine, holders can
+//! re-enter, renew and release, and can restore a lost tenure by its token. When the quarantine is over, the leases of
+//! all lost tenures are over too.
 
 use crate::change::End;
 use crate::holder::{Load, Mode};
@@ -63,9 +63,9 @@ impl Quarantine {
 /// What a server has observed of a lock's tenures in this quarantine. The stored lock is not enough: it is from before
 /// the quarantine and may be out of date.
 ///
-/// Every tenure in this memory either has ended, or still lasts and was confirmed. A released tenure stays
-/// ended. If a tenure has ended in any way, the older tenures that do not fit beside this tenure stay ended too: those
-/// older tenures must have ended before this tenure was granted.
+/// Each tenure in this memory has ended, or its owner has renewed it or named its count of holds. A released tenure
+/// cannot be restored. If a tenure has ended in any way, the older tenures that do not fit beside it cannot be restored
+/// either, because they ended before it was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller token can be restored.

@@ -8,8 +8,8 @@
 //! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last
 //!   grant.
 //!
-//! This is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014). Instead of a separate counter, the
-//! token adds 1 to the microseconds.
+//! This rule is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), without its separate counter: if
+//! the clock has not passed the floor, the new token is the floor plus 1.
 
 use crate::units::{Span, WallTime};
 use std::num::NonZeroU64;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerHash(pub u64);
 
-/// The positions of an owner's waits. Most owners have one position, which is stored without an allocation.
+/// The positions of an owner's places. Most owners have one position, which is stored without an allocation.
 #[derive(Debug)]
 enum Positions {
     One(Position),
@@ -67,7 +67,7 @@ pub struct Queued<H> {
 pub enum Who<H> {
     /// A client waits.
     Present(Waiter<H>),
-    /// The owner's client has left, and the place is kept.
+    /// The owner's client has left the queue, and the place is kept.
     Absent(KeptPlace),
 }
 

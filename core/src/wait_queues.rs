@@ -4,11 +4,12 @@
 //! the primary only. Queues are neither stored nor replicated. A queue is *due* when the lock of the queue needs a
 //! decision.
 //!
-//! Every operation costs O(log n). For an index of one queue, n is the number of its waiters. For an index of all
-//! queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position (to serve it), by
-//! its handle (when its client leaves), by its owner (when the owner's first wait is granted) and by its limit.
+//! An operation on one waiter or place costs O(log n). For an index of one queue, n is the number of its waiters. For
+//! an index of all queues, such as the wait limits, n is the number of all waiters. A waiter is found by its position
+//! (to serve it), by its handle (when its client leaves), by its owner (when the owner's first wait is granted) and by
+//! its limit.
 //!
-//! A place can be kept for an owner whose client has left:
+//! A place can be kept for an owner whose client has left the queue:
 //!
 //! ```text
 //!            the wait limit is reached             100 ms later
@@ -19,9 +20,9 @@
 //!            the connection is closed
 //! ```
 //!
-//! While a place is absent or passed over, the owner's next request takes the place over. Some clients wait in slices:
-//! they repeat the request again and again, each time with a short wait limit. Without the 100 ms, readers could
-//! overtake a writer between its slices, and the writer could starve.
+//! While a place is absent or passed over, the owner's next request with HOLDS takes the place over. Some clients wait
+//! in slices: they repeat the request again and again, each time with a short wait limit. Without the 100 ms, readers
+//! could overtake a writer between its slices, and the writer could starve.
 //!
 //! Invariants:
 //!
@@ -94,7 +95,8 @@ pub enum Full {
 /// behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The wait limit was reached. The client receives null, and may send its next request at once.
+    /// The wait limit was reached, or CLIENT UNBLOCK ended the wait. The client receives null, and may send its next
+    /// request at once.
     LimitReached,
     /// The client's connection is closed.
     Disconnected,
@@ -255,8 +257,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind other requests. The first place means the first place that is not passed
-    /// over. A request need not wait if it takes over this place, or a passed-over place that comes before it.
+    /// Whether a request has to wait behind other requests. A request need not wait if it takes over the first place
+    /// that is not passed over, or a passed-over place before that place.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(entry) = self.queues.get(&queue) else { return false };
@@ -283,8 +285,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Adds a waiter at the end of the queue of a lock. If the request names its count of holds, the waiter takes over
-    /// the owner's earlier place instead. If another client waits in that place, the function returns this client's
-    /// wait as superseded. When there are too many places, the oldest kept place is removed.
+    /// the owner's earlier place instead. If another client waits in that place, the function returns the wait of that
+    /// client as superseded. When there are too many places, the oldest kept place is removed.
     pub fn join(
         &mut self,
         db: Db,
@@ -419,14 +421,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.pop_while(queue, owner, |queued| queued.holds() > Some(holds))
     }
 
-    /// Removes the kept places of an owner that holds the lock and does not wait.
+    /// Removes the kept places of an owner that holds the lock. The owner must not have a wait in the queue.
     pub(crate) fn end_places_of(&mut self, queue: QueueId, owner: &Owner, now: Instant) {
         while let Some(position) = self.first_place_of(queue, owner) {
             self.end_place(queue, position, now);
         }
     }
 
-    /// Removes the first places of `owner` while `is_meant` returns true, up to the first wait. Returns this wait.
+    /// Removes the places of `owner` in the order of the queue while `is_meant` returns true. Stops after the first
+    /// wait, and returns this wait.
     fn pop_while(
         &mut self,
         queue: QueueId,
@@ -450,8 +453,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.end_wait(queue, position, absence, now)
     }
 
-    /// Removes one waiter that has reached its wait limit, or carries out one change of a kept place. If the first
-    /// place of a queue changes, the queue is due.
+    /// Removes one waiter that has reached its wait limit, or changes one kept place, which then is passed over or
+    /// ends. If the first place of a queue changes, the queue is due.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
         if self.queues.get(&queue)?.at(position)?.waiter().is_some() {

@@ -40,8 +40,8 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(block, layout) }
     }
 
-    // This allocator has no `realloc`. The default `realloc` has the old and the new block at the same time, which
-    // takes the most memory.
+    // This allocator has no `realloc`. The default `realloc` allocates the new block before it frees the old block, so
+    // the test measures the worst case.
 }
 
 #[global_allocator]

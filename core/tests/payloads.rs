@@ -88,8 +88,7 @@ fn changes(unit: i64) -> impl Strategy<Value = (Now, Vec<Change>)> {
         .prop_flat_map(move |clocks| (Just(at(clocks)), prop::collection::vec(change(clocks.0, unit), 1..6)))
 }
 
-/// The same holders, but without repeated owners and tokens, and with larger limits if the holders do not fit
-/// beside each other.
+/// `holders` without repeated owners and tokens, and with larger limits if the holders do not fit beside each other.
 fn fitted(mut holders: Vec<Holder>) -> Vec<Holder> {
     let (mut owners, mut tokens) = (HashSet::new(), HashSet::new());
     holders.retain(|holder| owners.insert(holder.owner.clone()) && tokens.insert(holder.token));
@@ -313,8 +312,8 @@ fn many_holders_are_loaded_only_if_all_of_them_fit() {
         change(&mut holders);
         let payload = payload_of(&holders);
         let lock = encoding::decode_lock(&payload, Origin::Loaded, at((0, 0)));
-        // A replica that receives the holders as changes applies them one by one. So a holder that does not fit beside
-        // a later holder ends.
+        // A replica that receives the holders as changes applies them one by one. So the tenure of a holder that does
+        // not fit beside a later holder ends.
         let mut replica = Lock::new();
         for change in encoding::decode(&payload, Origin::Live, at((0, 0))).unwrap() {
             replica.apply(change, at((0, 0)));

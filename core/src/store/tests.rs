@@ -400,7 +400,8 @@ fn a_flush_ends_all_older_tenures_of_its_database() {
     assert_eq!(ended(&store, "k"), None, "there is no quarantine");
 }
 
-/// The server frees the keys of FLUSHALL ASYNC on another thread, so the module must not stop the server either.
+/// FLUSHALL ASYNC does not stop the server, because it frees the keys on another thread. So the module must not stop
+/// the server either, and frees the dropped locks in parts.
 #[test]
 fn the_dropped_locks_of_a_flushed_database_are_freed_in_parts() {
     for flushed in [Some(Db(0)), None] {

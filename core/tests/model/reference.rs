@@ -95,8 +95,7 @@ pub struct Wait {
     pub absent: Option<Absent>,
 }
 
-/// The instant at which a client left, and the instant until which the kept place holds back the places
-/// behind it.
+/// The instant at which the wait ended, and the instant until which the kept place holds back the places behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     pub since: i64,

@@ -551,7 +551,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass. The timer fires when a queue is due and when the quarantine ends.
+    /// Lets time pass. The timer fires when a queue is due, when a wait limit is reached, when a kept place changes,
+    /// and when the quarantine ends.
     pub fn advance(&mut self, to: i64) -> Result<(), TestCaseError> {
         self.replicate_dropped_locks()?;
         let end = instant(to);

@@ -1,4 +1,4 @@
-//! Places in the queue that are kept for owners whose clients have left.
+//! Places that are kept for owners whose clients have left the queue.
 
 use crate::notation::table;
 

@@ -1,4 +1,4 @@
-//! Leases, and the TTL that shows them.
+//! Leases, and the TTL of the key.
 
 use crate::notation::{World, table};
 

@@ -5,7 +5,7 @@
 //!
 //! | action | what it does |
 //! | --- | --- |
-//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all`; `with nobody listening` means without a replica and an AOF |
+//! | `A acquires`, `A releases`, `A renews` | a request of owner A, with options such as `lease 50`, `holds 2`, `token 7`, `slots 3`, `weight 2`, `shared`, `all`; `with nobody listening` means without a replica or an AOF |
 //! | `A waits as 7` | acquires, and joins the queue with handle 7 if the lock is busy; further options are `limit 50` and `keep 90` |
 //! | `7 leaves` | the client of waiter 7 disconnects |
 //! | `7 is unblocked` | CLIENT UNBLOCK ends the wait |
