@@ -43,8 +43,7 @@ impl<'a> Arguments<'a> {
             Some(lease) if lease <= most && quarantine.is_none_or(|quarantine| lease <= quarantine) => {
                 Ok(lease)
             }
-            // The error names the smaller of the two limits, because both limits accept a lease
-            // of this length.
+            // The error names the smaller of the two limits, because a lease of that length is within both limits.
             _ => Err(match quarantine {
                 Some(quarantine) if quarantine < most => Error::LongerThanQuarantine(command, quarantine),
                 _ => Error::LongerThanMaxLease(command, most),

@@ -1,10 +1,10 @@
 //! The work that the module does without a command. There is work when a lease ends while a client waits, when a wait
-//! limit is reached, when a key has vanished, when a grant could not be delivered, and when a dropped lock (a held lock
-//! that the server evicted or expired early) must be replicated.
+//! limit is reached, when a key has left the keyspace, when a grant could not be delivered, and when a dropped lock (a
+//! held lock that the server evicted or expired early) must be replicated.
 //!
-//! The timer starts this work. A grant to a waiter is a write that no client has sent. The server refuses this write
-//! whenever it would refuse a client's write. After a refusal, the module tries again later. The end of a wait is not a
-//! write, so the server never refuses it.
+//! The timer starts this work. A grant to a waiter is a write that no client has sent. So the module first asks whether
+//! the server would accept a client's write. If not, the module tries again later. The end of a wait is not a write, so
+//! the module does not ask.
 
 use crate::command_time;
 use crate::info_section;
@@ -40,9 +40,9 @@ pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());
 }
 
-/// Called by the server's cron. Reads the wall clock for later decisions. Checks for CONFIG RESETSTAT, and whether
-/// there is an audience for changes. Sets an overdue timer again, because the server's timers do not fire for some time
-/// after the wall clock was set back.
+/// Called by the server's cron. Reads the wall clock for later decisions. Checks whether CONFIG RESETSTAT was called,
+/// and whether there is an audience for changes. Sets an overdue timer again, because the server's timers do not fire
+/// for some time after the wall clock was set back.
 pub fn tick() {
     clock::read();
     if state::with(|state| !state.store.has_unlinked()) {
@@ -126,7 +126,8 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, Wri
 fn end_waits(now: Instant, slice: Slice) {
     while let Some(reached) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
         if let LimitReached::Wait(waiter) = reached {
-            // With KEEP this is only the limit of a slice, and the client may continue its wait.
+            // With KEEP, a client may divide its wait into several requests. So the limit of one request is not counted
+            // as the end of the wait.
             if waiter.wait_request.keep.is_none() {
                 state::with(|state| count(&mut state.statistics.wait_limits_reached));
             }

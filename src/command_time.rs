@@ -1,10 +1,10 @@
 //! The instant that a command uses as the current time for leases.
 //!
 //! All commands of one transaction, script or function use the instant of the first command. So no lease ends while the
-//! transaction, script or function runs. The server does the same for TTLs. Most servers can call the module at the end of a
-//! transaction, script or function. On other servers, the module watches for the next command that is in no transaction or
-//! script. The server does not report each command that begins: Redis from 7.2 on and Valkey leave out a command that had
-//! to wait until a pause was over.
+//! transaction, script or function runs. The server does the same for TTLs. Most servers can call the module at the end
+//! of a transaction, script or function. On other servers, the module watches for the next command that is in no
+//! transaction or script. The server does not report each command that begins: Redis from 7.2 on and Valkey leave out a
+//! command that had to wait until a pause was over. So the background work and the cron forget the instant too.
 
 use crate::server::{Context, call_when_over, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;

@@ -7,7 +7,7 @@ use lockward_core::arguments::ParseError;
 use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
 use std::fmt;
 
-/// An error reply. A request that gets an error changes nothing.
+/// An error reply. A request that gets an error grants, renews and releases nothing.
 #[derive(Debug)]
 pub enum Error {
     /// Wrong arguments.
@@ -113,8 +113,8 @@ impl fmt::Display for Error {
             Self::Full(Full::Total) => {
                 f.write_str("MAXWAITERS too many clients wait on this server (lock.max-waiters-total)")
             }
-            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Only with RESP3 can such a client send
-            // LOCK.ACQUIRE.
+            // From Valkey 8.1.1 on, a client that has subscribed may not wait. Such a client can send LOCK.ACQUIRE only
+            // with RESP3.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
             Self::Superseded => f.write_str(
                 "SUPERSEDED a later request of the same owner has taken over this place in the queue",

@@ -35,7 +35,7 @@ pub enum Callback {
     SwapDb,
     /// The server has forked a child process, or a child process has ended.
     Fork,
-    /// A key has expired or was evicted.
+    /// The server publishes a keyspace event, for example because a key has expired.
     Notify,
     /// A command begins.
     NextCommand,
@@ -94,7 +94,7 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("for no known reason")
 }
 
-/// Panics on request. The test suite uses this module to show that panics are caught.
+/// Panics on request. The test suite uses these functions to show that panics are caught.
 #[cfg(feature = "panic-probe")]
 pub mod probe {
     use crate::panics::Callback;

@@ -36,7 +36,7 @@ pub struct PendingReply {
     /// The lock, if the wait has ended with a decision on the lock. `None` after the owner has repeated its
     /// request, and so keeps the hold: see [`PendingReplies::claim`].
     lock: Option<LockName>,
-    /// The place in the queue, if it is to be kept for an owner whose client has left.
+    /// The place in the queue, which is kept for the owner if the client leaves before the reply; `None` without KEEP.
     place: Option<Place>,
     /// The number of this reply, in the order in which the waits ended.
     number: u64,
@@ -170,8 +170,8 @@ impl PendingReplies {
         }
     }
 
-    /// A lock has another name now. The lock may have very many holders, and there may be many replies. So this function
-    /// visits the fewer of the two.
+    /// A lock has another name now. The lock may have very many holders, and there may be many replies. So this
+    /// function visits the fewer of the two.
     pub fn moved(&mut self, lock: &Lock, to: &LockName) {
         let here = |token| (token, to.clone());
         if lock.holders().len() <= self.replies.len().saturating_add(self.undelivered.len()) {

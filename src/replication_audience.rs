@@ -20,8 +20,8 @@
 //!   script ends.
 //!
 //! In a cluster, the node to which a slot moves is one more audience. So the module always replicates in a cluster. The
-//! module also always replicates on a server if nobody has checked these reasons in the source code of the server. The
-//! file server/info.rs names the functions to check.
+//! module also always replicates on a server version whose source code the authors have not checked for these reasons.
+//! The file server/info.rs names the functions to check.
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct ReplicationAudience {
 }
 
 impl ReplicationAudience {
-    /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this
-    /// server.
+    /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this server
+    /// whether there is an audience.
     pub const fn new(can_be_known: bool) -> Self {
         Self { none: false, can_be_known }
     }

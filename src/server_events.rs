@@ -4,9 +4,9 @@
 //! functions record which locks must be checked, and set the timer. [`crate::background`] does the work in the next
 //! pass of the event loop.
 //!
-//! The *unlinked lock* is the last held lock that something other than the module removed from the keyspace. The lock is
-//! *settled* when it is certain that a command has deleted, overwritten, renamed or moved the lock, and that the server
-//! has neither evicted nor expired it.
+//! The *unlinked lock* is the last held lock that something other than the module removed from the keyspace. The lock
+//! is *settled* when it is certain that a command has deleted, overwritten, renamed or moved the lock, and that the
+//! server has neither evicted nor expired it.
 
 use crate::server::{
     Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
@@ -26,7 +26,7 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if state.store.follows() {
             return;
         }
-        // Reading the server's flags is costly.
+        // Reading the server's flags is costly, so the store reads them only if it needs the answer.
         let evicts = || global_flags().may_evict();
         let unlinked = state.store.unlinked(name, lock, now, lock_allocation::freed(), evicts);
         if unlinked.recheck {
@@ -46,9 +46,9 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     });
 }
 
-/// A command begins. A key that is evicted from now on is not the key of the last unlinked lock, so this lock
-/// can be settled. The exception is a command that another module calls in its callback for the eviction of
-/// the unlinked lock.
+/// A command begins. A key that is evicted from now on is not the key of the last unlinked lock, so this lock can be
+/// settled. The exception is a command that another module calls in its callback for the eviction of the unlinked lock:
+/// such an inner command does not settle the lock.
 ///
 /// If the server does not name the caller, the module opens the key of the last unlinked lock. If the key
 /// holds a value at that time, or gets a value later, a command has replaced the lock. On servers that name
@@ -154,8 +154,8 @@ pub fn new_key(name: &KeyName<'_>) {
     });
 }
 
-/// One database has been flushed, or all databases if `db` is `None`. If `sync` is true, the server has freed all memory
-/// of the keys already, so the module frees its memory at once too.
+/// One database has been flushed, or all databases if `db` is `None`. If `sync` is true, the server has freed all
+/// memory of the keys already, so the module frees its memory at once too.
 pub fn flushed(db: Option<Db>, sync: bool) {
     let now = mono();
     recheck(|state| {

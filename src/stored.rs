@@ -9,9 +9,9 @@ use std::fmt::Display;
 /// Reads a stored lock; `None` when the lock is refused. The tokens of the lock raise the floor of new tokens, so that
 /// every new token is larger.
 ///
-/// In a RESTORE, which a client sends, the module refuses a token that lies more than a day ahead. From the server's
-/// own file or primary, the module accepts such a token. The token shows that a clock was wrong, but a server that does
-/// not start would be worse.
+/// In a RESTORE that a client sends, the module refuses a token that lies more than a day ahead of this server's clock.
+/// From the server's own file or primary, the module accepts such a token. The token shows that a clock was wrong, but
+/// a server that does not start would be worse.
 pub fn load(payload: &[u8]) -> Option<Lock> {
     let now = clock::read();
     let (origin, trusted) = match state::with(|state| state.store.loading()) {

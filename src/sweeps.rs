@@ -1,6 +1,6 @@
-//! The sweeps through waited-for keys and dropped locks, which find changes for which the server sends no event. A
-//! dropped lock is a held lock that the server evicted or expired early. In each round a sweep checks all its keys, in
-//! slices, so that the server can serve clients in between.
+//! The sweeps check waited-for keys and dropped locks, to find changes for which the server sends no event. A dropped
+//! lock is a held lock that the server evicted or expired early. In each round a sweep checks all its keys, in slices,
+//! so that the server can serve clients in between.
 
 use crate::server::{ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
 use crate::slice::Slice;
@@ -13,7 +13,7 @@ use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, 
 /// through these keys takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
 
-/// The sweep leaves a lease that ends after this time to a later round.
+/// The sweep leaves a lease that still lasts longer than this time to a later round.
 const SOON: Span = match Span::from_millis(1_000) {
     Some(span) => span,
     None => Span::MAX,

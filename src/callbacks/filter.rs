@@ -1,5 +1,5 @@
-//! The callbacks at the beginning and at the end of commands. The server calls the command filter at the beginning of each
-//! command, while the module watches commands.
+//! The callbacks at the beginning and at the end of commands. The server calls the command filter at the beginning of
+//! each command, while the module watches commands.
 
 use crate::command_time;
 use crate::panics::{Callback, catch_panic};

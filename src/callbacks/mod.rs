@@ -1,8 +1,8 @@
 //! The functions that the server calls: every `extern "C"` function of the module, each inside
 //! [`crate::panics::catch_panic`].
 //!
-//! No lower layer imports this folder. When the module is loaded, it gives the layer `server/` one table of the functions
-//! that the server calls later: [`ENTRY_POINTS`].
+//! No lower layer imports this folder. While the server loads the module, this folder gives the layer `server/` one
+//! table of the functions that the server calls later: [`ENTRY_POINTS`].
 
 pub mod blocked;
 pub mod commands;

@@ -1,5 +1,5 @@
 //! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot,
-//! see [`crate::snapshot`]. The value itself is empty.
+//! see [`crate::snapshot`]. In memory the key has no value of its own, because the dropped locks are in the store.
 
 use super::data_type::{NO_METHODS, create_type};
 use crate::panics::{Callback, catch_panic};

@@ -19,8 +19,8 @@ const SPARE: usize = 64;
 /// only under the server's lock.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// The number of values that the server has freed for other reasons. The server's own threads write this number too,
-/// because FLUSHALL ASYNC frees values in the background.
+/// The number of values that the server has freed although the module did not delete them. The server's own threads
+/// write this number too, because FLUSHALL ASYNC frees values in the background.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The value that the module is deleting now. Another thread may free other values meanwhile.
@@ -60,7 +60,7 @@ pub fn give(lock: Box<Lock>) -> *mut Lock {
 
 /// Calls `delete`, by which the server deletes the key of a value. The server frees the value during the call, because
 /// a lock without holders is cheap to free (`freeObjAsync`). During the call, another module may be notified and make
-/// this module delete a second value. In this case the first value counts as freed for another reason.
+/// this module delete a second value. In this case the first value counts in `FREED`.
 pub fn deleting(value: *mut Lock, delete: impl FnOnce()) {
     DELETED.store(value, Ordering::Relaxed);
     delete();

@@ -30,8 +30,6 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// A value that is used in several calls of the server into the module. The server makes these calls one at a time,
 /// under its own lock. The calls are not all on one thread: another module may call our commands on its own thread.
-///
-/// The value is used only in calls that the server makes under its lock.
 pub struct Shared<T>(RedisGILGuard<RefCell<T>>);
 
 /// The server's lock, which is held during a call of the server.

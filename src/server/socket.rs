@@ -77,7 +77,7 @@ impl Context {
 }
 
 fn descriptor(text: &[u8]) -> Option<RawFd> {
-    // Read from the end, because the address before this field may be a path that contains any bytes.
+    // The code reads from the end, because the address before this field may be a path that contains any bytes.
     let mut fields = text.rsplit(|byte| *byte == b' ');
     let number = fields.find_map(|field| field.strip_prefix(b"fd="))?;
     std::str::from_utf8(number).ok()?.parse().ok().filter(|number| *number >= 0)
