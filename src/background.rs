@@ -184,8 +184,8 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
     }
 }
 
-/// Replicates the new dropped locks, and the ends of the dropped locks that are gone. The server has
-/// already sent a DEL of each key, and this function only corrects what replicas know. So the module does not ask
+/// Tells replicas and the AOF which dropped locks are new, and which dropped locks do not exist any more. The server
+/// has already sent a DEL of each key, and this function only corrects what replicas know. So the module does not ask
 /// whether the server would accept a write. The module only waits until a pause of writes is over.
 fn replicate_dropped_locks(context: Context, slice: Slice) {
     while let Some((db, key)) = state::with(|state| state.store.dropped_locks.pop_unreplicated()) {

@@ -19,7 +19,7 @@ pub enum Callback {
     Unblock,
     /// A blocked client has left.
     Disconnect,
-    /// The server could not deliver a reply.
+    /// The callback that replies has failed, and the module drops the pending reply.
     ReplyFailed,
     /// The module's timer.
     Timer,

@@ -64,7 +64,7 @@ pub struct Decision<'a, H> {
     pub queues: &'a mut WaitQueues<H>,
     /// Where new tenures get their token.
     pub tokens: &'a mut TokenSource,
-    /// While the quarantine lasts, no new tenure is granted.
+    /// The quarantine, in which no new tenure is granted.
     pub quarantine: Quarantine,
     /// What this server has observed of the lock in this quarantine; `None` when there is no quarantine.
     pub quarantine_memory: Option<&'a mut QuarantineMemory>,
@@ -175,9 +175,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         self.serve();
     }
 
-    /// Releases one hold or all, and serves the wait queue. Returns the holds left. A release that names the
-    /// count to be left, but no token, also ends the owner's waits and kept places that name more holds. In
-    /// this way a client that stops waiting cancels its earlier requests.
+    /// Releases one hold or all, and serves the wait queue. Returns the holds left. If the request names the count to
+    /// be left and no token, the release also ends the owner's waits and kept places that name a larger count. In this
+    /// way a client that stops waiting cancels its earlier requests.
     ///
     /// # Errors
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count is neither the owner's count nor one less.
@@ -368,8 +368,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         })
     }
 
-    /// Whether the server knows that the count of holds is right. The server knows this if there is no quarantine, or
-    /// if in this quarantine the tenure began or its owner named the count.
+    /// Whether the server knows that the count of holds is right. Without a quarantine, the server always knows this.
+    /// In a quarantine, the server knows this if the tenure began, or its owner named the count, in this quarantine.
     fn holds_confirmed<O>(&self, known: Holder<O>) -> bool {
         self.quarantine_memory.as_ref().is_none_or(|memory| {
             !self.quarantine.is_unconfirmed(known.since) || memory.has_named_holds(known.token)

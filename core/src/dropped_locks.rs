@@ -197,8 +197,8 @@ impl DroppedLocks {
         self.unreplicated = mem::take(&mut self.unreplicated).into_iter().map(swapped).collect();
     }
 
-    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share
-    /// a hash and a sweep stops after the first key, the sweep later leaves out the second key.
+    /// The dropped locks that a sweep visits after `last`, each with its position and key. If two keys share a hash and
+    /// a sweep stops after the first key, this round of the sweep leaves out the second key.
     pub fn after(&self, last: Option<SweepPosition>) -> impl Iterator<Item = (SweepPosition, &[u8], &Lock)> {
         let from = last.map_or(Bound::Unbounded, |(db, _)| Bound::Included(db));
         self.by_db.range((from, Bound::Unbounded)).flat_map(move |(db, of_db)| {

@@ -5,7 +5,7 @@ use crate::token::FencingToken;
 use crate::units::{Instant, Span};
 use std::cmp::Ordering;
 
-/// A limit: how much of a lock may be held at once, as the sum of weights. A limit of 1 is exclusive, and
+/// A limit: how much of a lock may be held at the same time, as the sum of weights. A limit of 1 is exclusive, and
 /// [`Slots::SHARED`] is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots(pub(crate) u32);
@@ -30,7 +30,7 @@ impl Slots {
         self.0
     }
 
-    /// Whether weights with this sum may be held at once.
+    /// Whether weights with this sum may be held at the same time.
     fn allows(self, sum: u64) -> bool {
         self == Self::SHARED || sum <= u64::from(self.0)
     }

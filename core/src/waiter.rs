@@ -41,7 +41,7 @@ impl<H> Waiter<H> {
     }
 }
 
-/// A place in a wait queue without its client.
+/// A place in a wait queue that is kept after its client has left the queue.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The owner for whom the place is kept.

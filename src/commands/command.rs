@@ -71,8 +71,8 @@ pub fn command_source(context: Context) -> Result<CommandSource, Error> {
     }
 }
 
-/// Fails if the running command does not come from a client of this primary. Some commands never come from a primary or
-/// a file.
+/// Fails if the running command does not come from a client of this primary. A command that calls this function is
+/// never replicated itself. Only its effects are replicated.
 #[inline]
 pub fn only_clients(context: Context) -> Result<(), Error> {
     match command_source(context)? {

@@ -24,8 +24,8 @@ use std::ptr;
 ///   written to RDB files, for which `startSaving` fires PERSISTENCE.
 /// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
 ///   fire ROLE_CHANGED. A full resync fires LOADING.
-/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the server forks the child of the rewrite,
-///   which fires FORK_CHILD. If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module has
+/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the server forks the child of the rewrite.
+///   The fork fires FORK_CHILD. If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module has
 ///   assumed an audience since the CONFIG event, which fires before the rewrite.
 /// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After
 ///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE, the AOF begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1)

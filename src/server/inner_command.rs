@@ -17,8 +17,8 @@ pub enum InnerRefused {
     OwnCommand,
     /// No command has this name.
     NoSuchCommand,
-    /// The command is WAIT or WAITAOF, which wait for the writes of the client that calls them. The client of
-    /// an inner command has made no writes.
+    /// The command is WAIT or WAITAOF, which wait for the writes of the client that calls them. The server runs an
+    /// inner command with a temporary client, which has made no writes.
     WaitsForReplicas,
     /// The command belongs to another module and may block its client.
     Blocks,
@@ -60,9 +60,9 @@ impl<'a> InnerCommand<'a> {
         CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
     }
 
-    /// Runs the inner command as the client of the running command, and sends the reply. The server makes the same
-    /// checks as for commands of scripts: the client's rights, the role, the memory limit, replicas and the disk. A
-    /// command that would block does not block here, but replies at once.
+    /// Runs the inner command with the client's rights, and sends the reply. The server makes the same checks as for
+    /// commands of scripts: the client's rights, the role, the memory limit, replicas and the disk. A command that
+    /// would block does not block here, but replies at once.
     pub fn run(&self, context: Context) -> Result<(), InnerRefused> {
         let reply = self.call(context)?;
         if let Some(text) = reply.error().and_then(|error| error.strip_prefix(OLD_ACL_ERROR)) {
@@ -73,12 +73,11 @@ impl<'a> InnerCommand<'a> {
         Ok(())
     }
 
-    /// In a transaction or a script the server itself lets no command block. Outside of transactions and scripts, the
-    /// server aborts when another module's command blocks during this call. So outside, this function refuses a command
-    /// of another module that has the flag `blocking`. A command without the flag may still block. If `rename-command`
-    /// has removed COMMAND, the module does not know the flags, so any command may block. If the server can return a
-    /// promise (Redis from 7.2 on, and Valkey), the module calls such a command in the mode that allows a promise as
-    /// its reply.
+    /// In a transaction or a script the server itself lets no command block. Elsewhere, the server aborts when another
+    /// module's command blocks during this call. So elsewhere, this function refuses a command of another module that
+    /// has the flag `blocking`. A command without the flag may still block. If `rename-command` has removed COMMAND,
+    /// the module does not know the flags, so any command may block. If the server can return a promise (Redis from 7.2
+    /// on, and Valkey), the module calls such a command in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
         let known = known_command(self.name());
         let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)
@@ -181,8 +180,8 @@ pub unsafe fn report_keys(
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
         let inner = argv.get(at..).unwrap_or_default();
-        // If the inner command belongs to this module or has an impossible name, the module refuses to run the command.
-        // So the module does not report its keys.
+        // The module does not report the keys of an inner command that it refuses to run: a command of this module, or
+        // a name that no command can have.
         let is_refused = |name: &[u8]| is_own(name) || !may_be_name(name);
         if inner.first().is_none_or(|name| is_refused(string_bytes(*name))) {
             return true;

@@ -224,7 +224,7 @@ impl Reference {
         }
     }
 
-    /// Whether a tenure has ended for good: the tenure was released, its key was deleted, or it does not fit beside a
+    /// Whether a tenure cannot be restored: the tenure was released, its key was deleted, or it does not fit beside a
     /// later tenure that has ended too.
     fn has_ended(&self, key: usize, token: u64, mode: Mode) -> bool {
         let Observed { ended, deleted_up_to, .. } = &self.observed[key];
@@ -575,7 +575,7 @@ impl Reference {
             return self.not_held(key, owner);
         }
         // The restored tenure has not ended, so the record of its end is removed. The record stays if nothing fits
-        // beside the tenure: then the record shows that all older tenures have ended for good.
+        // beside the tenure: then the record shows that no older tenure can be restored.
         let reader = Mode { slots: 0, weight: 1 };
         self.observed[key].ended.retain(|ended| ended.token != token || !fit_together(&[ended.mode, reader]));
         self.last_token = self.last_token.max(token);

@@ -1,4 +1,4 @@
-//! Readers, slots and weights: who may hold a lock at once.
+//! Readers, slots and weights: who may hold a lock at the same time.
 
 use crate::notation::table;
 
