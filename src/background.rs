@@ -1,6 +1,10 @@
-//! The work that the module does without a command. There is work when a lease ends while a client waits, when a wait
-//! limit is reached, when a key has left the keyspace, when a grant could not be delivered, and when a dropped lock (a
-//! held lock that the server evicted or expired early) must be replicated.
+//! The work that the module does without a command. There is work in these cases:
+//!
+//! - a lease ends while a client waits;
+//! - a wait limit is reached;
+//! - a key has left the keyspace;
+//! - a grant could not be delivered;
+//! - a dropped lock (a held lock that the server evicted or expired early) must be replicated.
 //!
 //! The timer starts this work. A grant to a waiter is a write that no client has sent. So the module first asks whether
 //! the server would accept a client's write. If not, the module tries again later. The end of a wait is not a write, so

@@ -1,9 +1,9 @@
 //! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
 //! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. If the client
-//! leaves before the reply, a hold that it was granted is *passed on*: the module takes the hold back and serves the
-//! next waiters. Before the reply, the server notifies other modules and runs other commands, and the client may leave
-//! by CLIENT KILL, CLIENT UNBLOCK or a closed connection.
+//! leaves before the reply, the hold that the reply grants is *passed on*: the module takes the hold back and serves
+//! the next waiters. Before the reply, the server notifies other modules and runs other commands, and the client may
+//! leave by CLIENT KILL, CLIENT UNBLOCK or a closed connection.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered

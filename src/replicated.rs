@@ -21,9 +21,9 @@ pub fn apply(context: Context, name: &KeyName<'_>, payload: &[u8], origin: Origi
     Ok(())
 }
 
-/// Records the dropped lock of the primary, or the end of this lock. The key needs no change: either the key is missing
-/// on this server too, or it holds another value, or the primary sends a DEL of the key next (the primary replicates an
-/// eviction before the DEL).
+/// Records the dropped lock of the primary, or the end of this lock. The key needs no change for one of these reasons:
+/// the key is missing on this server too, the key holds another value, or the primary sends a DEL of the key next.
+/// (When the primary evicts a lock, it replicates the dropped lock before the DEL.)
 fn follow_dropped(name: &KeyName<'_>, dropped: Option<Lock>) {
     subscriptions::subscribe_new_keys();
     state::with(|state| state.store.follow_dropped(name, dropped));

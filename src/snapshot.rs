@@ -58,8 +58,8 @@ pub fn carried(db: Db, append: impl Fn(&mut Vec<u8>, &Lock, Now)) -> Vec<Carried
     state::with(|state| state.store.dropped_locks.of(db).map(carry).collect())
 }
 
-/// A snapshot key with this name has been read. Returns false if the key is refused, because the server is
-/// not loading or the value does not consist of locks.
+/// A snapshot key with this name has been read. Returns false to refuse the key: the server is not loading, or the
+/// value does not consist of locks.
 pub fn load(db: Db, name: &[u8], all: &[Carried]) -> bool {
     if !global_flags().loading_or_async_loading() {
         return false;

@@ -5,8 +5,7 @@
 //! times a second, to sweep for keys that changed without an event.
 //!
 //! The server's timers follow the wall clock: when the wall clock is set back, the timers do not fire. So every
-//! decision on a lock with waiters, and the server's cron, check by the monotonic clock whether the timer is overdue,
-//! and set an overdue timer again.
+//! decision on a lock with waiters, and the server's cron, set the timer again if it is overdue by the monotonic clock.
 
 use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
@@ -24,7 +23,7 @@ const BETWEEN_SLICES: Span = match Span::from_millis(7) {
 };
 
 /// The module sets a timer again when the timer is overdue by this time. Either the server's timers do not fire, or the
-/// server is so busy that this work does not matter.
+/// server is so busy that setting the timer again does not matter.
 const OVERDUE: Span = match Span::from_millis(10) {
     Some(span) => span,
     None => Span::MAX,

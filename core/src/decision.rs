@@ -2,9 +2,9 @@
 //!
 //! The module makes a decision for a command, for the wake-up timer, for a key that was deleted, or for a client that
 //! disconnected. A decision always begins with two steps: it ends the tenures whose leases are over, and it serves the
-//! wait queue. The decision on the request comes after these two steps. So no request overtakes a waiter, and a lock is
-//! never free while a waiter could have it. (A release on a replica skips both steps, because the primary decides about
-//! leases and waiters.)
+//! wait queue. The decision on the request comes after these two steps. So no new owner overtakes a waiter, and a lock
+//! is never free while a waiter could get it. (A release on a replica skips both steps, because the primary decides
+//! about leases and waiters.)
 //!
 //! | the owner | the lock | acquire | release | renew |
 //! | --- | --- | --- | --- | --- |

@@ -23,9 +23,9 @@
 //! there is no number, the suffix is 0. If there is a number, the suffix is the number plus one.
 //!
 //! A deadline is written twice: as the remaining time of the lease, and as a wall time. A replica counts the remaining
-//! time from the instant at which it receives the payload. If a server reads the payload from a file or from RESTORE,
-//! the lease ends after the remaining time or at the wall time by this server's clock, whichever comes first. So no
-//! payload contains an instant of a monotonic clock.
+//! time from the instant at which it receives the payload. If a server reads the payload from its file or from the
+//! RESTORE of a client, the lease ends at the earlier of two instants: when the remaining time has passed, or when this
+//! server's clock shows the wall time. So no payload contains an instant of a monotonic clock.
 //!
 //! A stored lock is a payload that has only puts. A payload is decoded completely before any of its records is applied.
 

@@ -317,7 +317,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// get. After the call, the caller carries out what is in `decided`.
     ///
     /// If the key is missing because the server has dropped the lock, the decision is on the dropped lock. If the
-    /// decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of its key to the
+    /// decision changes the dropped lock, the whole lock is replicated, because the server sent a DEL of the key to the
     /// replicas and the AOF when it dropped the lock.
     #[inline(always)]
     pub fn decide<R>(

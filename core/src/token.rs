@@ -1,6 +1,6 @@
 //! Fencing tokens without a stored counter.
 //!
-//! A new token is the larger of two numbers: the wall clock in microseconds, and one more than the floor, which is the
+//! A new token is the larger of two numbers: the wall clock in microseconds, and the floor plus 1. The floor is the
 //! largest token that this server has given or received. So tokens grow
 //!
 //! - across a release, a deletion, FLUSHALL and a clock step, because the floor stays in memory;
@@ -8,8 +8,7 @@
 //! - across a failover or a slot move, if the clock of the new server is behind by less than the time since the last
 //!   grant.
 //!
-//! This rule is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), without its separate counter: if
-//! the clock has not passed the floor, the new token is the floor plus 1.
+//! This rule is the hybrid clock of Kulkarni et al., "Logical Physical Clocks" (2014), without its separate counter.
 
 use crate::units::{Span, WallTime};
 use std::num::NonZeroU64;

@@ -13,7 +13,7 @@ use std::{mem, ptr, slice};
 const NAME: &CStr = c"lockward-";
 
 /// The version of the type, which the server writes into RDB files. This version says only that the value is one
-/// string, and must not change. The string begins with the version of the encoding.
+/// string. So this version must not change. The string begins with the version of the encoding.
 const ENCODING: c_int = 1;
 
 /// A table without any methods. Each data type adds the methods that it has.

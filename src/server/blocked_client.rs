@@ -1,8 +1,8 @@
 //! Clients that the server keeps blocked for the module.
 //!
 //! A handle is unblocked exactly once, by the code that takes the waiter out of its wait queue. The server frees the
-//! handle some time later, after exactly one callback has taken the pending reply: either the callback that replies, or
-//! the callback that reports that the client is gone.
+//! handle some time later, after exactly one callback has taken the pending reply: the callback for the reply, for a
+//! disconnect or for CLIENT UNBLOCK.
 //!
 //! The module does not use the server's own time limit. The module passes a timeout callback only from Redis
 //! 7.4 and Valkey 8 on. CLIENT UNBLOCK calls this callback. Older versions lose the reply or crash when a

@@ -104,9 +104,8 @@ impl Context {
         self.raw
     }
 
-    /// Declares what the module handles itself: errors while loading, signals that a key has changed, a
-    /// replica that loads new data beside the old data, and a node that loads the data of a slot that it does
-    /// not own yet.
+    /// Declares what the module handles itself: read errors while data is loaded, the signals of changed keys, the load
+    /// of a new data set beside the old data set and, on Valkey, the atomic migration of slots.
     pub fn set_options(self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED

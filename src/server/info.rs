@@ -79,7 +79,8 @@ const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
     (c"cluster", &[c"cluster_enabled"]),
 ];
 
-/// Whether there is no replica, no replication backlog, no AOF, no child process that makes a snapshot, and no cluster.
+/// Whether this server has none of these: a replica, a replication backlog, an AOF, a child process that makes a
+/// snapshot, data to load, a cluster.
 pub fn has_no_replication_audience() -> bool {
     NO_AUDIENCE.iter().all(|(section, fields)| {
         let section = Section::new(section);

@@ -10,8 +10,8 @@ use std::ptr;
 #[derive(Clone, Copy, Debug)]
 pub struct TimerId(raw::RedisModuleTimerID);
 
-/// The longest delay. The server adds the delay to its clock in microseconds. One hour causes no overflow,
-/// and one wake-up per hour without work costs nothing.
+/// The longest delay. The server adds the delay to its clock in microseconds. A delay of one hour does not overflow. A
+/// wake-up without work, once an hour, costs nothing.
 const MAX_DELAY_MS: i64 = 3_600_000;
 
 /// Starts a timer that fires once, after `delay`.

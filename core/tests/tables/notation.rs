@@ -316,7 +316,8 @@ impl World {
         answer
     }
 
-    /// Checks that the first waiter does not fit beside the holders, if no lease is over and no quarantine lasts.
+    /// Checks the first waiter, unless a lease is over or a quarantine lasts: this waiter must not fit beside the
+    /// holders.
     #[track_caller]
     fn check(&self, row: &str) {
         let first = self.queues.queue(DB, KEY).and_then(|queue| self.queues.front(queue));
