@@ -26,9 +26,8 @@ use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Spa
 /// time and not a count, because the cost of one piece of work varies.
 const WORK_SLICE: i64 = 1_000;
 
-/// How long the module checks keys in a cluster and dropped locks before it lets the server serve clients
-/// again, in microseconds. This slice is shorter than [`WORK_SLICE`], because each check calls the server
-/// more often.
+/// How long a sweep of dropped locks, or of waited-for keys in a cluster, runs before the server serves clients again,
+/// in microseconds. This slice is shorter than [`WORK_SLICE`], because each check calls the server more often.
 const SWEEP_SLICE: i64 = 300;
 
 /// After this many refused writes in one slice, the work pauses for [`RETRY`].

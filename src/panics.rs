@@ -68,8 +68,8 @@ pub enum Callback {
 /// Runs a callback. If the callback panics, this function logs the panic and returns `fallback`.
 ///
 /// If a shared value is in use, the server has called back into the module during a call from the module. In this case
-/// the callback does not run, and this function logs the call and returns `fallback`. Two kinds of callback run even in
-/// this case, because the server may call them on another thread while the main thread uses a shared value.
+/// the callback does not run, and this function logs the call and returns `fallback`. The kinds Free and Keys run even
+/// in this case, because the server may call them on another thread while the main thread uses a shared value.
 pub fn catch_panic<R>(kind: Callback, fallback: R, callback: impl FnOnce() -> R) -> R {
     if !matches!(kind, Callback::Free | Callback::Keys) && in_use() {
         log(

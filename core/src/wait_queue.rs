@@ -284,16 +284,16 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns the place, and whether its owner may have other places
-    /// in the queue; `false` means that the owner has no other place.
+    /// Removes the first place that is not passed over. Returns the place, and whether its owner, or another owner with
+    /// the same hash, has other places in the queue.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);
         Some((position, queued, has_other_places))
     }
 
-    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner may have other
-    /// places.
+    /// Removes a place from the indexes, after it was removed from the queue. Returns whether its owner, or another
+    /// owner with the same hash, has other places.
     fn unindex(&mut self, position: Position, queued: &Queued<H>) -> bool {
         match &queued.who {
             Who::Present(_) => self.waiters = self.waiters.saturating_sub(1),

@@ -366,9 +366,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the
-    /// queue; `false` means that the owner has no other place. A kept place before the waiter is removed too, so call
-    /// this only to serve the first waiter or to end all waits.
+    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner, or another owner with the same
+    /// hash, has other places in the queue. A kept place before the waiter is removed too, so call this only to serve
+    /// the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;

@@ -280,7 +280,8 @@ impl World {
         left.map_or_else(refusal, |left| format!("{left} left"))
     }
 
-    /// Does the work of the wake-up timer: first ends the waits whose limit is reached, then the leases that are over.
+    /// Does the work of the wake-up timer: first ends the waits that have reached their limits, and then decides on the
+    /// lock if its queue is due.
     fn fire_timer(&mut self) {
         while let Some(reached) = self.queues.pop_limit_reached(self.mono) {
             if let LimitReached::Wait(waiter) = reached {
