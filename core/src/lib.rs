@@ -4,7 +4,7 @@
 //! effects ([`Effects`]), and the caller carries them out. The module uses the same functions on a primary, on a
 //! replica and when it loads the AOF. The tests and the model check use these functions too.
 //!
-//! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the only way to change a lock.
+//! - [`Lock`] is the stored value: its holders. [`Lock::apply`] is the only way to change who holds a lock.
 //! - [`WaitQueues`] keeps the wait queues, one for each lock that clients wait for.
 //! - [`Decision`] is one decision on one lock. Every grant is part of a decision.
 //! - [`Counters`] counts the results of decisions.

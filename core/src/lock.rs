@@ -1,4 +1,4 @@
-//! The stored value: who holds the lock, and the one function that changes a lock.
+//! The stored value: who holds the lock, and the one function that changes who holds it.
 //!
 //! A lock in the keyspace has at least one holder. A lock that nobody holds has no key. All changes to a lock are
 //! [`Change`]s, and [`Lock::apply`] carries them out: in a decision of the primary, on a replica that receives the
@@ -393,7 +393,7 @@ impl Lock {
         ended
     }
 
-    /// Carries out one change. A lock changes in no other way.
+    /// Carries out one change. The holders of a stored lock change in no other way.
     #[inline(always)]
     pub fn apply(&mut self, change: Change, now: Now) {
         match (&self.0, change) {
