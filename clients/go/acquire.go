@@ -17,12 +17,12 @@ const (
 
 	shortLease = 3000                   // the lease in milliseconds of a grant that the client has not confirmed yet
 	slice      = 10 * time.Second       // how long one request waits at most; the next request continues the wait
-	keep       = 5000                   // how long the server keeps the place between two requests, in milliseconds
+	keep       = 5000                   // how long the server keeps the caller's place in the queue between two requests, in milliseconds
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
 	firstPause = 50 * time.Millisecond  // the first pause between two attempts; each further pause is twice as long, up to a second
 	leaveLimit = 200 * time.Millisecond // how long a call that has failed waits for its releases
 
-	// minLease is the shortest lease that a client can hold: leaseEnd subtracts a millisecond.
+	// minLease is the shortest lease that an option accepts: leaseEnd subtracts a millisecond, so a lease of 1 ms would be over at once.
 	minLease = 2 * time.Millisecond
 )
 
@@ -65,9 +65,9 @@ func Slots(n int) AcquireOption { return func(s *settings) { s.Limit = []any{"SL
 // Weight acquires w slots of a semaphore. w is 1 to the number of slots. Without Weight, the client acquires one slot.
 func Weight(w int) AcquireOption { return func(s *settings) { s.Weight = []any{"WEIGHT", w} } }
 
-// WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once, because the client
-// subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the client uses the longest
-// lease that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
+// WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once: the server's clock may be
+// faster, so the client subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the
+// client uses the longest lease that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.lease = lease.Milliseconds()
@@ -75,7 +75,7 @@ func WithLease(lease time.Duration) AcquireOption {
 	}
 }
 
-// WithoutRenewal stops the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
+// WithoutRenewal turns off the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
 
 // WithHoldLimit limits how long the lock is held. The lock is lost when this time has passed since the grant. Until then the client
@@ -94,9 +94,9 @@ func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = fal
 // still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
-// WithReplicas acquires the lock only if count replicas confirm the grant within this time. If fewer replicas confirm the grant, the
-// client releases the lock, and the error is ErrUnreplicated. If within is less than a millisecond, the acquisition fails at once. If
-// within is more than a day, the client uses one day.
+// WithReplicas acquires the lock only if count replicas confirm the grant before the time within is over. If fewer replicas confirm
+// the grant, the client releases the lock, and the error is ErrUnreplicated. If within is less than a millisecond, the acquisition
+// fails at once. If within is more than a day, the client uses one day.
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(within, 24*time.Hour)
@@ -144,7 +144,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
 		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.isAnswered.Load() })
 		switch {
-		case t.mayWait && isLost: // a pause, because the lease may be shorter than a round trip
+		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
 			sleep(ctx, time.Now().Add(firstPause))
 		case t.mayWait && isTried:
 		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
@@ -182,7 +182,7 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 // answer within the patience. If patience is 0, there is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	if patience > 0 {
-		patience += t.within // the replicas may take this time in addition
+		patience += t.within // the server waits for the replicas up to this time
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
@@ -223,7 +223,7 @@ func (p *part) acquire(ctx context.Context) (err error) {
 		}
 		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
 		if isBusy {
-			<-turn.Done() // a pause: the lease may be shorter than a round trip
+			<-turn.Done() // pause: a lease that is shorter than a round trip is over in every attempt
 		}
 		cancel()
 		if !isBusy {
@@ -371,7 +371,7 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// newRelease returns the call that ends the tenure at the server, or gives up the key.
+// newRelease returns the call that releases the key. With HOLDS 0, the server also removes the owner from the key's queue.
 func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
 	return p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command {
 		return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...)

@@ -49,7 +49,7 @@ type Client struct {
 	mu       sync.Mutex
 	nodes    map[string]*node
 	tenures  map[*tenure]struct{} // the tenures that have not ended
-	isBroken bool                 // a connection broke, and watch renews all locks
+	isBroken bool                 // a connection broke, so watch must renew all locks
 	wakesAt  time.Time            // when the alarm is due; the zero time means never
 }
 

@@ -120,7 +120,7 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
 	own.ReadTimeout, own.WriteTimeout = -2, -2 // exchange sets the time limit
 	own.MaxRetries = -1                        // only call.ask may repeat a request
-	own.DisableIdentity = true                 // the identity costs a round trip
+	own.DisableIdentity = true                 // CLIENT SETINFO would cost a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
 	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -158,7 +158,7 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 		return nil, err
 	}
 	cn, own := &connection{net: conn, watched: make(chan bool, 1)}, *n.options
-	own.Addr = "the node" // not the real address: go-redis closes a connection whose server redirects to own.Addr
+	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
 		if isLastKnown {
@@ -192,7 +192,7 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	}
 	c.mu.Unlock()
 	if !isKept {
-		cn.close() // not while mu is locked, because close may take long
+		cn.close() // after mu is unlocked, because close may take long
 	}
 }
 
@@ -227,15 +227,15 @@ func (n *node) takeIdle() *connection {
 }
 
 // discard closes a connection that is not used again. If the connection broke, the server may have restarted, or another server may
-// be the primary now. This server may have forgotten tenures, and it restores a tenure when the client renews the tenure. So the
-// client renews all locks.
+// be the primary now. The restarted server or the new primary may have forgotten tenures. A renewal restores a tenure, so the client
+// renews all locks.
 func (c *Client) discard(cn *connection, isBroken bool) {
 	cn.close()
 	if isBroken {
 		c.mu.Lock()
 		c.isBroken = true
 		c.mu.Unlock()
-		c.wakeAt(time.Now().Add(20 * time.Millisecond)) // many connections may break together
+		c.wakeAt(time.Now().Add(20 * time.Millisecond)) // a short delay, because many connections may break together
 	}
 }
 
@@ -293,7 +293,7 @@ func (cn *connection) exchange(ctx context.Context, end time.Time, commands []co
 	err := cn.net.SetDeadline(end)
 	switch {
 	case err != nil:
-	case len(commands) == 1: // a pipeline costs more
+	case len(commands) == 1: // for one command, Process costs less than a pipeline
 		err = cn.conn.Process(context.Background(), commands[0])
 	default:
 		pipe := cn.conn.Pipeline()
@@ -304,8 +304,8 @@ func (cn *connection) exchange(ctx context.Context, end time.Time, commands []co
 	}
 	switch reply := redis.Error(nil); {
 	case redis.IsMaxClientsError(err):
-		cn.isReady = false // the server has carried out no request
-	case cn.isReady && errors.As(err, &reply): // if isReady is false, this may be the reply to the login
+		cn.isReady = false // the server has refused the connection, and has carried out no request
+	case cn.isReady && errors.As(err, &reply): // if isReady is false, the error may be the reply to the login
 		return nil
 	}
 	return err

@@ -18,7 +18,7 @@ var (
 	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
 
 	// ErrLost means that the tenure ended before the program released the lock: another owner may hold the lock now. The text of the
-	// error names the cause. But for this error, errors.Is returns false for ErrRefused and ErrUnreachable.
+	// error names the cause. Even if a refused or unanswered request is the cause, the error is not ErrRefused or ErrUnreachable.
 	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
 
 	// ErrReleased means that the Lock was released before, or that Handle has ended it.
@@ -28,8 +28,8 @@ var (
 	ErrRefused error = &outcome{"the server refuses the request", "correct what its answer names"}
 
 	// ErrUnreachable means that no server answers within the client's patience, or before the deadline of the context. If the
-	// server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. A
-	// command of Lock.Guarded may have run.
+	// server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. If
+	// Lock.Guarded returns ErrUnreachable, the command may have run.
 	ErrUnreachable error = &outcome{"no server answers", "try again when a server can be reached"}
 
 	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
@@ -41,7 +41,7 @@ var (
 	errCancelled = &outcome{"the context of the caller has ended", "call again with another context"}
 )
 
-// An outcome says what happened, and what to do.
+// An outcome says what happened, and what the program can do.
 type outcome struct{ what, todo string }
 
 func (o *outcome) Error() string { return "lockward: " + o.what + "; " + o.todo }
@@ -104,7 +104,7 @@ func isReplica(err error) bool { return hasCode(err, "READONLY") }
 
 // deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.
 func deniesTenure(err error) bool {
-	// An error that is not ErrRefused may also have a denial as its cause.
+	// Other errors, such as ErrLost, may also have such a reply as their cause.
 	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE")
 }
 

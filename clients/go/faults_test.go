@@ -83,7 +83,7 @@ func readCommand(input *bufio.Reader) (string, error) {
 	return strings.Join(words, " "), err
 }
 
-// count is how many lock commands with this beginning the client has sent.
+// count returns how many of the client's lock commands start with beginning.
 func (f *fake) count(beginning string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,7 +252,7 @@ func TestACallerCanLeaveAtEachStepOfTheConnection(t *testing.T) {
 	}
 }
 
-// A tornConn breaks when it has received the number of bytes in its field left.
+// A tornConn breaks after it has received left bytes.
 type tornConn struct {
 	net.Conn
 	left int
@@ -284,7 +284,7 @@ func TestAConnectionCanBreakAtEachByteOfAReply(t *testing.T) {
 		}})
 		client := newClient(t, torn)
 		check(t, rdb.Set(t.Context(), "count", 0, 0).Err())
-		check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other", "PX", 10).Err()) // the call has to wait
+		check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other", "PX", 10).Err()) // so that Acquire has to wait
 		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
 		check(t, err)
 		check(t, lock.Renew(t.Context()))

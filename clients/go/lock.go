@@ -30,8 +30,8 @@ type Lock struct {
 	*tenure
 }
 
-// A tenure is what a Lock holds, for one or several keys. Timers and renewals refer to the tenure, not to the Lock. So the garbage
-// collector finds when the program has dropped the Lock.
+// A tenure is the state of a Lock, with one or several keys. Timers and renewals refer to the tenure, not to the Lock. So the garbage
+// collector can collect a Lock that the program has dropped.
 type tenure struct {
 	client *Client
 	settings
@@ -39,7 +39,7 @@ type tenure struct {
 	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
-	acquiring    context.Context // ends with over, with the context of the caller, and when the lock is held
+	acquiring    context.Context // ends when over ends, when the caller's context ends, or when the lock is held
 	interrupt    context.CancelCauseFunc
 	lost         chan struct{}
 
@@ -161,7 +161,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // joined returns a context that ends when parent ends, when other ends, or when the caller calls end. The caller must call end.
 func joined(parent, other context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	if other.Err() != nil { // AfterFunc would cancel ctx a moment later
+	if other.Err() != nil { // cancel ctx now, because AfterFunc would cancel it a moment later
 		cancel(context.Cause(other))
 	}
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
@@ -239,8 +239,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 //
 // The error is ErrLost if the lock was lost before: the lock did not protect the work up to its end. The error is ErrReleased if the
 // lock was released before. The error is ErrUnreachable if no server answers before the patience or the lease ends; then the lock
-// ends with its lease. If ctx has ended, or ends during the call, Release returns within 200 ms, and the client repeats the release
-// in the background, unless the program has named the owner.
+// ends with its lease. If ctx has ended, or ends during the call, Release returns within 200 ms. Then the client repeats the release
+// in the background, but not for an owner that the program has named.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {

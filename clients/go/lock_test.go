@@ -969,7 +969,7 @@ func TestTheReleaseAfterACancelledAcquireIsRetriedInTheBackground(t *testing.T) 
 		case bytes.Contains(sent, []byte("LOCK.ACQUIRE")):
 			defer cancel()
 		case bytes.Contains(sent, []byte("LOCK.RELEASE")) && releases.Add(1) <= 5:
-			// The pauses between the five releases are longer than the time that the call waits.
+			// Acquire has returned before the client sends the last of these five releases.
 			return false, io.ErrClosedPipe
 		}
 		return true, nil
@@ -1011,7 +1011,7 @@ func TestCloseReleasesALockThatWasGrantedToAnInterruptedCaller(t *testing.T) {
 	s.waitUntilFree("k")
 }
 
-// A countedConn counts itself until it is closed.
+// A countedConn is counted in open until it is closed.
 type countedConn struct {
 	net.Conn
 	open *atomic.Int64

@@ -213,7 +213,7 @@ func (p *part) isAutomatic() bool {
 	return isRenewed || !p.isWhole()
 }
 
-// isWhole returns whether all keys are held, or were held. The last key is acquired last.
+// isWhole returns whether all keys are held, or were held. It checks only the last key, because no key is acquired after this key.
 func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
 
 // isDue returns whether the key is to be renewed now.

@@ -27,7 +27,7 @@ type call struct {
 	request      func(r *call) command // returns the request for one attempt
 	limit        time.Duration         // how long to wait for one reply
 	until        time.Time             // the client does not send the request after this time; the zero time means no limit
-	patience     time.Duration         // when a server answers, until becomes now plus patience; 0 does not change until
+	patience     time.Duration         // if not 0, each answer of a server sets until to now plus patience
 	isWait       bool                  // the request waits in the server's queue
 	isRenewal    bool                  // the request uses the connections for renewals
 	isReplicated bool                  // replicas must confirm the grant
@@ -180,7 +180,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		if err != nil {
 			r.reply, r.failure = nil, cmp.Or(ended, err)
 			r.isUncertain = r.isUncertain || isSent
-			r.isNew = isBroken || ended != nil // a full server refuses new connections, but answers on open connections
+			r.isNew = isBroken || ended != nil // not after every error: a full server refuses only new connections
 			continue
 		}
 		if !isReplica(r.reply.Err()) {
@@ -215,7 +215,7 @@ func (r *call) shorten(refusal error) bool {
 	return true
 }
 
-// checkNumber checks that the reply is a number, or the token. If err is not nil, it returns err.
+// checkNumber checks that the reply is a number, and if isToken is true, the token. If err is not nil, checkNumber returns err.
 func (r *call) checkNumber(err error, isToken bool) error {
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ type testCase struct {
 	pools     []redis.Pool
 }
 
-// makeCases returns one case with one server, for every count.
+// makeCases returns one case. It has one server, whatever count is.
 func makeCases(count int) map[string]*testCase {
 	return map[string]*testCase{"lockward": {count, []redis.Pool{pool{}}}}
 }
