@@ -208,7 +208,7 @@ impl Worker {
         format!("held {}", tokens.join(","))
     }
 
-    /// Stops the task that reports a loss. `release` calls this first, because a release is no loss.
+    /// Stops the task that reports a loss. `release` calls this function first, because a release is not a loss.
     fn unwatch_unless_lost(&self, name: &str, guard: &Guard) {
         if guard.is_held()
             && let Some(watcher) = self.watchers.lock().unwrap().remove(name)

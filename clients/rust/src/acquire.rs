@@ -69,8 +69,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Busy`] when the wait limit is reached.
-    /// - [`Error::Unreachable`] when no server answers within the client's patience, or before the wait limit if the wait
-    ///   limit comes first. A caller that is already in the queue waits until its wait limit.
+    /// - [`Error::Unreachable`] when no server answers before the client's patience or the wait limit is over. A caller
+    ///   that is already in the queue waits until its wait limit.
     /// - [`Error::Lost`] when a call that does not wait gets the lock, but loses it before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.

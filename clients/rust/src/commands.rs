@@ -46,7 +46,7 @@ impl Kind {
         Err(Error::invalid(why))
     }
 
-    /// The last arguments of a command.
+    /// The arguments `SHARED`, `SLOTS` and `WEIGHT` of a command.
     fn args(self) -> impl ToRedisArgs {
         let shared = (self.limit == Limit::Shared).then_some("SHARED");
         let slots = if let Limit::Slots(slots) = self.limit { Some(("SLOTS", slots)) } else { None };

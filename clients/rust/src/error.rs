@@ -51,8 +51,8 @@ pub enum Error {
         /// How many replicas the caller asked for.
         wanted: usize,
     },
-    /// Fewer servers of a [Redlock](crate::redlock) than a majority have granted the request. The source is the error
-    /// of one of the servers that did not grant the request.
+    /// Too few servers of a [Redlock](crate::redlock) have granted the request: no majority. The source is the error of
+    /// one of the servers that did not grant the request.
     #[error("no majority of the servers: {0}")]
     NoMajority(#[source] Box<Error>),
     /// An argument is out of range, or a URL or a handle is not valid. The caller holds nothing.

@@ -224,7 +224,7 @@ impl Guard {
             let mut request = Request::new(client, name, end);
             let released = match request.repeat(&name.release(*token)).await {
                 Ok(reply) => read(reply).map(|_holds: u64| ()),
-                // The reply to an earlier attempt was lost, but this attempt has released the lock.
+                // The reply to an earlier attempt was lost, but the earlier attempt has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error) => Err(self.tenure.judge(name, error, &LOSSES)),

@@ -96,10 +96,10 @@ impl Lock {
         Self { owner: Some(owner.as_ref().to_vec()), ..self }
     }
 
-    /// Acquires the lock only if `count` replicas confirm the grant within this time. If fewer replicas confirm the
-    /// grant, the client releases the lock, and the error is [`Error::Unreplicated`]. A replica that has confirmed a
-    /// grant still has the grant when it becomes the primary. The time must be shorter than the lease. The client adds
-    /// the time to the wait limit.
+    /// Acquires the lock only if `count` replicas confirm the grant before the time `within` is over. If fewer replicas
+    /// confirm the grant, the client releases the lock, and the error is [`Error::Unreplicated`]. A replica that has
+    /// confirmed a grant still has the grant when it becomes the primary. The time must be shorter than the lease. The
+    /// client adds the time to the wait limit.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
         Self { replicas: Some((count, within)), ..self }
     }
@@ -129,7 +129,8 @@ impl Lock {
         self.hold_limit.map_or(lease, |limit| lease.min(millis(limit)))
     }
 
-    /// Whether an attempt does not wait. If there are several keys, the first attempt tries all keys at the same time.
+    /// Whether an attempt only tries the keys, without a wait. If there are several keys, the first attempt tries all
+    /// keys at the same time.
     pub(crate) fn only_tries(&self, is_first: bool) -> bool {
         is_first && self.keys.len() > 1 || self.wait.is_zero()
     }

@@ -20,7 +20,7 @@
 //!
 //! **Every server needs a quarantine** (`lock.quarantine`) that is at least as long as the longest lease. A server that
 //! restarts without its data has forgotten its vote. Without a quarantine, this server would grant the lock to another
-//! owner while the first owner still counts on the vote.
+//! owner while the first owner still relies on the vote.
 //!
 //! # How the lock is held
 //!
@@ -34,8 +34,8 @@
 //! # What Redlock does not give
 //!
 //! There is **no fencing token**, because tokens of different servers cannot be compared. There is no queue, so waiters
-//! are served in no particular order. If a holder that was paused for longer than its lease must not write, use [one
-//! server](crate::Client) with replicas, a quarantine and fencing tokens.
+//! are served in no particular order. Redlock cannot stop the late write of a holder that was paused for longer than
+//! its lease. To stop late writes, use [one server](crate::Client) with replicas, a quarantine and fencing tokens.
 
 mod client;
 mod guard;

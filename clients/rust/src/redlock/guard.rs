@@ -1,4 +1,4 @@
-//! A lock that a majority holds.
+//! A lock that a majority of the servers has granted.
 
 use crate::error::{Error, Loss};
 use crate::guard::Guard as ServerGuard;
@@ -137,7 +137,7 @@ impl Guard {
             }
         }
         match no_reply {
-            // A server that did not answer may have kept the tenure, so a majority may have been held until now.
+            // A server that did not answer may have kept its tenure, so this guard may have had a majority until now.
             Some(error) if released + unknown >= majority.needed => Err(Error::NoMajority(Box::new(error))),
             _ => Err(majority.lost_by(loss)),
         }

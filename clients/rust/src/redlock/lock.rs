@@ -86,7 +86,8 @@ impl Lock {
     /// - [`Error::Busy`] when the wait limit is reached.
     /// - [`Error::NoMajority`] when the wait limit is reached and too few servers answer. If there is no wait limit,
     ///   the call fails with this error when too few servers have answered for the client's patience.
-    /// - [`Error::Refused`] and other errors when the servers that do not refuse the lock are no majority.
+    /// - [`Error::Refused`] and other errors when too many servers refuse the request: the remaining servers are not a
+    ///   majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = self.wait.map(from_now);
         let patience = self.redlock.patience;
