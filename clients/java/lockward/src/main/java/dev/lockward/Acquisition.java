@@ -94,7 +94,7 @@ final class Acquisition {
         });
         isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
         patience = client.patience + request.replicas.within();
-        waitEnd = Clock.now() + wait + 1; // the present millisecond has partly passed
+        waitEnd = Clock.now() + wait + 1; // + 1, because a part of the present millisecond is already over
         end = isWaiting ? waitEnd + GRACE : waitEnd + patience;
     }
 
@@ -320,7 +320,7 @@ final class Acquisition {
 
         private Request slice() {
             long left = waitLeft();
-            isLastSlice = left <= SLICE + 1; // the end of the wait limit is rounded up
+            isLastSlice = left <= SLICE + 1; // + 1, because waitEnd is rounded up
             long block = Math.max(1, Math.min(left, SLICE));
             return isLastSlice
                     ? acquire(SHORT_LEASE, "BLOCK", block)
@@ -390,7 +390,7 @@ final class Acquisition {
         /**
          * Releases the grant, ends the wait, and gives up the queue position.
          *
-         * @param limit how long to repeat the release if a later grant may have the same owner. If not, the limit is the patience
+         * @param limit how long to repeat the release if the same owner may get another grant. Otherwise this time is the patience
          */
         CompletableFuture<?> giveUp(long limit) {
             if (isGranted && tenure.holds > 0) {

@@ -17,8 +17,8 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * One call of the program. It sends requests about one key, one after the other, and repeats each request until a server answers. If a
- * reply is lost, the server may execute a request twice. So that no hold counts twice, each request names the resulting count of holds or
- * the token of its tenure.
+ * reply is lost, the server may execute a request twice. Each request names the resulting count of holds or the token of its tenure, so no
+ * hold counts twice.
  *
  * <p>The steps of a call run in the threads that read replies and in the timer's thread. No step blocks.
  */
@@ -115,7 +115,7 @@ final class Call {
 
     private <F extends CompletableFuture<?>> F waitFor(F next) {
         pending = next;
-        if (isCancelled) { // checked last, because another thread may have cancelled the previous future instead
+        if (isCancelled) { // a cancel before the assignment has ended only the previous future
             next.completeExceptionally(new CancellationException());
         }
         return next;
@@ -283,8 +283,8 @@ final class Call {
             if (connection != null) {
                 mayHaveRun = true;
                 if (error instanceof TimeoutException) {
-                    // The call may end before the response limit. Replace the connection only if no reply has come by
-                    // then.
+                    // The call may end before the response limit. Replace the connection only if no reply arrives within
+                    // the response limit.
                     servers.timer.at(latest, () -> {
                         if (!last().isDone()) {
                             target.replace(sentAt);

@@ -34,7 +34,7 @@ final class Clock {
         return span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
     }
 
-    /** Converts a duration to milliseconds, rounded up. Throws if the duration is not more than 0. */
+    /** Converts a duration to milliseconds, rounded up. Throws if the duration is 0 or negative. */
     static long positive(Duration span, String what) {
         if (span.isZero() || span.isNegative()) {
             throw new IllegalArgumentException("the " + what + " must be more than 0: " + span);

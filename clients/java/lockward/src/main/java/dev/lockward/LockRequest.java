@@ -151,7 +151,7 @@ public final class LockRequest {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
 
-    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. Do not change this request any more. */
+    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. Do not change this request after the call. */
     public LockwardLock asLock() {
         return new LockwardLock(this);
     }
@@ -176,7 +176,7 @@ public final class LockRequest {
         term.onLost(loss -> {
             synchronized (leading) {
                 Thread thread = leading.get();
-                if (thread != null && !thread.isInterrupted()) { // an earlier interrupt came from the program
+                if (thread != null && !thread.isInterrupted()) { // otherwise the program has interrupted it
                     leading.set(null);
                     thread.interrupt();
                 }

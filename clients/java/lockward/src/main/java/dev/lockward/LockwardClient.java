@@ -40,8 +40,8 @@ public final class LockwardClient implements AutoCloseable {
     final long patience;
 
     /**
-     * A thread holds this lock while it sends the requests for several keys, so that pipelines do not mix. This is no monitor, because a
-     * monitor would pin virtual threads.
+     * A thread holds this lock while it sends the requests for several keys, so that pipelines do not mix. It is not a monitor, because
+     * a monitor would pin virtual threads.
      */
     final Lock pipeline = new ReentrantLock();
 
@@ -171,9 +171,9 @@ public final class LockwardClient implements AutoCloseable {
         }
 
         /**
-         * Acquires locks only if {@code count} replicas confirm the grant in time. If fewer replicas confirm the grant, the client
-         * releases the lock, and throws {@link LockUnreplicatedException}. A replica that has confirmed a grant still has the lock when
-         * the replica becomes the primary.
+         * Acquires locks only if {@code count} replicas confirm the grant before the time {@code within} is over. If fewer replicas
+         * confirm the grant, the client releases the lock, and throws {@link LockUnreplicatedException}. A replica that has confirmed a
+         * grant still has the lock when the replica becomes the primary.
          */
         public Builder replicas(int count, Duration within) {
             replicas = LockRequest.Replicas.of(count, within);
@@ -286,9 +286,9 @@ public final class LockwardClient implements AutoCloseable {
         servers.close();
     }
 
-    // For tenures and acquisitions.
+    // Methods for tenures and acquisitions.
 
-    /** A call that ends within the patience. */
+    /** Returns a call that ends when the patience is over, at the latest. */
     Call call(String key) {
         return new Call(servers, key, Clock.now() + patience);
     }

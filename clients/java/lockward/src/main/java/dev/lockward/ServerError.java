@@ -14,7 +14,7 @@ record ServerError(String message) {
     private static final Set<String> TRANSIENT =
             Set.of("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
 
-    /** Further errors of this kind. But the script of a guarded command may reply these errors itself, after it has written. */
+    /** Further transient errors, but not for a guarded command: its script may reply these errors itself, after it has written. */
     private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");

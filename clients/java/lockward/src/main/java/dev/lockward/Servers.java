@@ -91,7 +91,7 @@ final class Servers {
         starter = redis.getResources().eventExecutorGroup();
     }
 
-    /** Ends all calls. It ends the pauses of the calls, and the waits for replies. */
+    /** Ends all calls: their pauses, and their waits for replies. */
     void endCalls() {
         isClosed = true;
         timer.end();
@@ -366,7 +366,7 @@ final class Servers {
     }
 
     private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI server) {
-        // Lettuce may read certificates from files, so another thread calls it.
+        // Lettuce may block while it reads certificates from files, so another thread calls Lettuce.
         return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, server), starter)
                 .thenCompose(started -> started)
                 .whenComplete((connection, error) -> {

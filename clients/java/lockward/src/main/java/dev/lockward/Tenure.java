@@ -47,7 +47,7 @@ final class Tenure {
 
     private int sharedHolds;
 
-    /** The holds that the thread has released, but the server has refused to release. */
+    /** How many releases of holds the server has refused. The owner still has these holds at the server. */
     private int refusedReleases;
 
     private boolean isRenewed;
@@ -298,9 +298,9 @@ final class Tenure {
     }
 
     /**
-     * Called when the server has refused a kind. Then the client names the other kind. If the reply to an earlier request for the same
-     * downgrade was lost, the server may have executed this request. Then the server refuses the kind before the downgrade with LIMIT, and
-     * this method sets the kind of the downgrade again.
+     * Called when the server has refused a kind. Then the next renewal names the other kind. If a reply to the downgrade was lost, the
+     * server may already have executed the downgrade. Then the server refuses the kind before the downgrade with LIMIT, and this method
+     * sets the kind of the downgrade again.
      */
     private synchronized void swapKinds(List<Object> refused) {
         if (refused.equals(kind)) {
@@ -323,13 +323,13 @@ final class Tenure {
         deadline = Math.min(end, holdEnd);
         renewAt = deadline;
         if (end - holdEnd > HOLD_TOLERANCE) {
-            renewAt = Clock.now(); // this renewal shortens the lease to the hold limit
+            renewAt = Clock.now(); // renew now, to shorten the lease to the hold limit
         } else if ((isRenewed || isKept) && holdEnd - end > HOLD_TOLERANCE + lease / 1000) {
             renewAt = end - lease * 2 / 3;
         }
     }
 
-    // Guarded commands, and the end.
+    // Guarded commands, and the end of the tenure.
 
     /**
      * Runs a command if the server has this tenure.

@@ -168,7 +168,7 @@ class InterruptTest {
     void anInterruptedReentryAddsNoHold() throws Exception {
         Threads.run(() -> {
                     lock.lock();
-                    // This request opens the connection of SERVER. Later, an interrupt would prevent this.
+                    // This request opens the connection of SERVER before an interrupt can prevent the opening.
                     assertEquals(1, SERVER.holds(name));
                     for (int round = 0; round < 100; round++) {
                         Thread me = Thread.currentThread();

@@ -29,7 +29,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** How the client handles rare and missing replies, with a scripted server. */
 class RepliesTest {
-    /** A server that refuses the key b as busy in the first attempt for both keys. */
+    /** A server for the keys a and b. It replies that b is busy in the first attempt for both keys. */
     private static ScriptedServer busyAtFirst() {
         AtomicInteger asked = new AtomicInteger();
         return new ScriptedServer(request -> {
@@ -64,7 +64,7 @@ class RepliesTest {
         }
     }
 
-    /** A server that grants the key "connect". For the key k it replies only to the release with this number. */
+    /** A server that grants the key "connect". For the key k it replies only to one release: the n-th, where n is {@code number}. */
     private static ScriptedServer silentUntilRelease(int number) {
         AtomicInteger releases = new AtomicInteger();
         return new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE connect ")
@@ -150,7 +150,7 @@ class RepliesTest {
             assertThrows(
                     LockUnreachableException.class, () -> client.request("c").tryAcquire(wait));
             eventually(() -> server.count("LOCK.RELEASE c ") >= 5);
-            assertTrue(late.get() <= 1, late::toString); // one release may have been under way
+            assertTrue(late.get() <= 1, late::toString); // the client may have sent one release just before the end
         }
     }
 
@@ -166,7 +166,7 @@ class RepliesTest {
                     late.addAndGet(isOver.get() ? 1 : 0);
                     return new Request("LOCK.RELEASE", "k", "me", "HOLDS", 0);
                 })));
-                isOver.set(true); // the next rounds are longer than a pause
+                isOver.set(true); // the next rounds are longer than a pause, so a late attempt would be counted
             }
             assertEquals(0, late.get());
         }

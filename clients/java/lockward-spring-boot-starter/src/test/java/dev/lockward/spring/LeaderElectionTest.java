@@ -29,7 +29,7 @@ class LeaderElectionTest {
             LockwardClient client = SERVER.client();
             LockRegistryLeaderInitiator candidate = new LockRegistryLeaderInitiator(
                     new LockwardLockRegistry(client, ""), new DefaultCandidate("" + i, role));
-            candidate.setHeartBeatMillis(1_000); // this is also the wait limit of its calls
+            candidate.setHeartBeatMillis(1_000); // the heartbeat is also the wait limit of tryLock
             candidate.setBusyWaitMillis(10);
             candidate.setApplicationEventPublisher(event -> {});
             candidate.start();
