@@ -20,7 +20,7 @@ const (
 	keep       = 5000                   // how long the server keeps the caller's place in the queue between two requests, in milliseconds
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
 	firstPause = 50 * time.Millisecond  // the first pause between two attempts; each further pause is twice as long, up to a second
-	leaveLimit = 200 * time.Millisecond // how long a call that has failed waits for its releases
+	leaveLimit = 200 * time.Millisecond // how long a failed call waits for the replies to its releases
 
 	// minLease is the shortest lease that an option accepts: leaseEnd subtracts a millisecond, so a lease of 1 ms would be over at once.
 	minLease = 2 * time.Millisecond
@@ -42,7 +42,7 @@ type settings struct {
 	err       error         // set if an option is out of range
 }
 
-// A kind says which owners may hold the lock together, as arguments of a command.
+// A kind has the arguments of a command that say which owners may hold the lock together.
 type kind struct {
 	Limit  []any // SHARED, or SLOTS and their number; empty for an exclusive lock
 	Weight []any

@@ -22,8 +22,8 @@ const (
 	// watchAfter is how long a connection is idle before the client reads from it. The read shows when the connection breaks.
 	watchAfter = 50 * time.Millisecond
 	// lookUpLimit is how long an attempt waits for an answer of the Sentinels, or of the nodes of a cluster. go-redis asks one server
-	// after the other, in random order and possibly without a time limit, and a server may be silent. After this limit the client
-	// connects to the last known primary. In a cluster, the next attempt asks the nodes in another order.
+	// after the other, in random order. It may wait for a silent server without a time limit. After lookUpLimit the client connects to
+	// the last known primary. In a cluster, the next attempt asks the nodes in another order.
 	lookUpLimit = 250 * time.Millisecond
 )
 
@@ -46,7 +46,7 @@ func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
 type node struct {
 	options  *redis.Options
 	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // has an element for each connection that a renewal uses, so no other request delays renewals
+	renewals chan struct{}          // permits of renewals only, so that other requests cannot delay renewals
 	primary  atomic.Pointer[string] // the last primary that Sentinels have named
 	idle     chan *connection       // connections for the next requests; some of them may be closed
 }
@@ -264,8 +264,8 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may last longer than ctx. When ctx ends, bounded returns at once. If the task succeeds later, drop gets its
-// value.
+// bounded runs a task that may last longer than ctx. When ctx ends, bounded returns at once. If the task succeeds later, bounded passes
+// the value to drop.
 func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) error) (value T, err error) {
 	results := make(chan func() (T, error))
 	go func() {

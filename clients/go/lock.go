@@ -295,8 +295,8 @@ func (l *Lock) Handle() (string, error) {
 // Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
 // Only the options for the lease, the renewal and the hold limit have an effect.
 //
-// Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After an error that is
-// not ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
+// Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After any error
+// except ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))

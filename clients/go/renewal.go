@@ -184,7 +184,7 @@ func (r *call) finishRenewal(isWanted bool) error {
 	return err
 }
 
-// The caller of the following functions must hold mu, except while the key is not held yet.
+// The caller of the following functions must hold mu, except before the key is held.
 
 // extend stores the lease that the call has obtained.
 func (r *call) extend() {
