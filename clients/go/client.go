@@ -148,8 +148,8 @@ func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.ow
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
 //
-// When the lock is lost, the context of fn is cancelled, context.Cause returns the reason, and fn should stop. fn may send the
-// lock's Token with each write, so that the store can refuse a write with a smaller token.
+// When the lock is lost, the context of fn is cancelled, and context.Cause returns the reason. Then fn should stop. fn may send the
+// lock's Token with each write, so that the store can refuse a write whose token is smaller than an earlier token.
 //
 // The deadline of ctx limits the wait and the work, because the context of fn also ends at this deadline. To limit only the wait, call
 // Acquire with a context that has the deadline, and give the work lock.Context(parent), where parent has no deadline.

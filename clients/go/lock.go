@@ -21,8 +21,8 @@ import (
 // the process is paused for longer than the lease, if no server is reachable, or if an administrator breaks the lock. Lost and Context
 // report the loss. Held returns whether the lock is held. If an administrator breaks the lock, the client notices this at
 // the next renewal, within a third of the lease. A loss does not stop a write that is in progress. So use Guarded to write to the
-// lock's server. With each write to another store, send the Token, and let the store refuse a token that is smaller than the largest
-// token that it has seen.
+// lock's server. With each write to another store, send the Token, and let the store refuse a token that is smaller than an earlier
+// token.
 //
 // Several goroutines may use one Lock at the same time. A Lock must not be copied. When the program has no reference to a Lock any
 // more, the client stops renewing the lock, and the lock ends with its lease.
@@ -202,8 +202,8 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 //
 // After ErrLost or ErrReleased, the command did not run. If the server answers the command with an error, Guarded returns go-redis'
 // error, and the lock stays held. When the reply is lost, the command may have run. Then Guarded does not repeat the command, and the
-// error is ErrUnreachable. If ctx has ended, this error is also ctx.Err(). If ctx ends before the client sends the command, the error
-// is the cause of ctx and not ErrUnreachable, and the command did not run.
+// error is ErrUnreachable. If ctx has ended, this error is also ctx.Err(). If ctx ends before the client sends the command, the
+// command did not run. Then the error is the cause of ctx, not ErrUnreachable.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 	defer runtime.KeepAlive(l)
 	p, words := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)

@@ -23,7 +23,7 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 	return sent.Add(duration(lease - lease/1000 - 1))
 }
 
-// renewalPeriod returns a third of the lease, less a twentieth of this third, so that a renewal that starts late is still in time.
+// renewalPeriod returns a little less than a third of the lease. So a renewal that starts late still starts within a third of the lease.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
 // hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a lease is already over.
@@ -119,8 +119,8 @@ func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
 
 // newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.
 // The last call removes this element. The calls ask for the whole lease if the program wants the renewal (isWanted), or if the client
-// renews the key automatically. Otherwise a call does not extend the lease: it asks for the time that is left of the lease, and so
-// restores a tenure that a server has forgotten. The new lease does not end after the hold limit.
+// renews the key automatically. Otherwise a call asks only for the time that is left of the lease. Such a call does not extend the
+// lease, but restores a tenure that a server has forgotten. The new lease does not end after the hold limit.
 func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
 	for _, p := range t.parts {
 		if !p.isHeld {

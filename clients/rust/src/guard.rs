@@ -21,7 +21,7 @@ use tokio::time::timeout_at;
 /// longer than the lease, no server may answer, or somebody may delete the lock. When the lock is lost,
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false from then on. But a write that is in
 /// progress continues. So send the [token](Self::token) with each write, and let the store refuse a token that is
-/// smaller than the largest token that it has seen.
+/// smaller than an earlier token.
 ///
 /// If you drop a guard, the client sends the release at once, and repeats it in the background if there is no reply.
 /// You do not learn whether the release succeeds, or whether the lock was held until then. Call

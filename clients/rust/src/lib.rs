@@ -39,7 +39,7 @@
 //! lease, and the server then grants the lock to another owner. By then [`Guard::is_held`] is false, because the lease
 //! ends earlier by this process's clock than by the server's. But the lease may end between such a check and the write.
 //! So use [`Guard::guarded`] for a write to the lock's server. With each write to another store send [`Guard::token`],
-//! and let the store refuse a token that is smaller than the largest token that it has seen.
+//! and let the store refuse a token that is smaller than an earlier token.
 //!
 //! # Owners
 //!

@@ -42,7 +42,7 @@ public final class HeldLock implements AutoCloseable {
 
     /**
      * The fencing token of the first key. It is larger than the token of every earlier tenure of this lock. Send the token with every
-     * write, so that the store can refuse a token that is smaller than the largest token that it has received.
+     * write, so that the store can refuse a token that is smaller than an earlier token.
      */
     public long fencingToken() {
         return tenures.get(0).token;

@@ -155,7 +155,7 @@ public final class LockwardLock implements Lock {
 
     /**
      * The fencing token. It is larger than the token of every earlier tenure of this lock. Send the token with every write, so that the
-     * store can refuse a token that is smaller than the largest token that it has received. All holds of a tenure have the same token.
+     * store can refuse a token that is smaller than an earlier token. All holds of a tenure have the same token.
      *
      * @throws LockLostException when the lock has been lost
      * @throws IllegalMonitorStateException when the current thread does not hold the lock
