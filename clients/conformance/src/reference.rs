@@ -279,9 +279,9 @@ impl Attempt<'_> {
 }
 
 fn is_transient(text: &str) -> bool {
-    const WORDS: [&str; 8] =
-        ["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED", "MOVED"];
-    WORDS.iter().any(|word| text.starts_with(word))
+    const CODES: &str = "LOADING BUSY READONLY CLUSTERDOWN TRYAGAIN MASTERDOWN UNBLOCKED SUPERSEDED MOVED";
+    let code = text.split(' ').next();
+    CODES.split(' ').any(|other| Some(other) == code)
 }
 
 /// The largest lease that the server allows, if the error text names this lease.
