@@ -2,8 +2,8 @@
 //!
 //! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. If the client
 //! leaves before the reply, the hold that the reply grants is *passed on*: the module takes the hold back and serves
-//! the next waiters. Before the reply, the server notifies other modules and runs other commands, and the client may
-//! leave by CLIENT KILL, CLIENT UNBLOCK or a closed connection.
+//! the next waiters. Between the decision and the reply, the server runs other commands and the callbacks of other modules.
+//! Meanwhile the client may disconnect, or another client may send CLIENT KILL or CLIENT UNBLOCK.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered

@@ -191,9 +191,11 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 }
 
 /// The server has become a replica. All servers except Valkey 9 have ended the waits before this event, one by one, and
-/// each client has left its queue. Valkey 9 does not end these waits: all waits in cluster mode, all waits during
-/// FAILOVER until the failover has succeeded, and in other cases the waits of clients that can be redirected. The
-/// module ends them in the next pass of the event loop.
+/// each client has left its queue. The module ends the waits that Valkey 9 leaves, in the next pass of the event loop:
+///
+/// - in cluster mode, all waits;
+/// - during FAILOVER, all waits, until the failover has succeeded;
+/// - otherwise, the waits of clients that can be redirected.
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {

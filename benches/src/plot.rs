@@ -18,7 +18,7 @@ const BAR: f64 = 28.0;
 /// Where all bars begin, and where the longest bar ends. Names are to the left of the bars, values to the right.
 const BARS: [f64; 2] = [220.0, 660.0];
 
-/// The colours of the pictures in docs/concepts.
+/// The style of a chart. It has the colours of the pictures in docs/concepts.
 const STYLE: &str = "
   .paper { fill: #ffffff; stroke: #d0d7de }
   text { font: 13px sans-serif; fill: #1f2328 }

@@ -1191,7 +1191,7 @@ func TestAFullServerDoesNotStopTheConnectionsThatAreOpen(t *testing.T) {
 		return true, nil
 	}), lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
 	check(t, acquire(t, client, "k").Release(t.Context()))
-	s.do("CONFIG", "SET", "maxclients", "1") // only the client's idle connection stays
+	s.do("CONFIG", "SET", "maxclients", "1") // the server accepts no new connection, so the client has only its idle connection
 	first, _ := acquiring(t.Context(), t, client, []string{"first"})
 	second, _ := acquiring(t.Context(), t, client, []string{"second"})
 	check(t, receive(t, "the first grant", first).Release(t.Context()))

@@ -94,7 +94,7 @@ enum Admission {
 }
 
 impl<H: Copy + Eq + Hash> Decision<'_, H> {
-    /// Asks for the lock.
+    /// Decides on a request for the lock: grants a hold, or replies that the lock is busy.
     ///
     /// # Errors
     /// [`Refusal::Mode`] when the request names a smaller limit or another weight than the owner has,

@@ -191,8 +191,8 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
     if changes.is_empty() { Err(Malformed) } else { Ok(changes) }
 }
 
-/// Decodes a stored lock. The TTL of its key is the latest wall deadline in the payload, by the wall clock of the
-/// writer.
+/// Decodes a stored lock. The key of the lock expires at the latest end of a lease in the payload, by the wall clock of
+/// the server that wrote the payload.
 ///
 /// # Errors
 /// [`Malformed`] when the bytes are not a payload of this version, or when no lock can have these holders: the holders

@@ -1,5 +1,5 @@
-//! A fast hash for tables whose keys are numbers that this process has chosen: queue ids, the caller's handles, and
-//! keyed hashes.
+//! A fast hash for tables whose keys are numbers that no client can choose: queue ids, the handles of blocked clients,
+//! and the results of a keyed hash.
 //!
 //! Clients choose keys and owners, and could choose names whose hashes collide. So tables of keys and owners need a
 //! keyed hash. Clients cannot choose the numbers that are hashed in this file, so a plain hash is enough.
@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// The hasher of a map whose keys are numbers that this process has chosen.
+/// The hasher of a map whose keys are numbers that no client can choose.
 pub type ById = BuildHasherDefault<IdHasher>;
 
 /// Multiplies by 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).

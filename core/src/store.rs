@@ -259,7 +259,7 @@ impl<W: Copy + Eq + Hash> Default for Store<W> {
 }
 
 impl<W: Copy + Eq + Hash> Store<W> {
-    /// A store that remembers nothing, for a primary without a quarantine.
+    /// An empty store, for a primary without a quarantine.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -16,7 +16,7 @@ pub enum ClusterState {
 
 /// The state of the cluster, from CLUSTER INFO. If the reply does not name the state, the cluster counts as up.
 pub fn cluster_state(context: Context) -> ClusterState {
-    // SAFETY: the argument matches the format: one C string. `CallReply` takes over the reply.
+    // SAFETY: the argument matches the format: one C string. `CallReply` owns the reply.
     let reply = unsafe {
         let (command, part) = (c"CLUSTER".as_ptr(), c"INFO".as_ptr());
         CallReply::new(api!(RedisModule_Call(context.as_ptr(), command, c"c".as_ptr(), part)))

@@ -100,7 +100,7 @@ impl<'a> InnerCommand<'a> {
     fn call_as(&self, context: Context, mode: &CStr) -> Result<CallReply, InnerRefused> {
         let arguments = self.strings.get(1..).unwrap_or_default();
         // SAFETY: the arguments match the mode: an array of the server's strings with its length. `CallReply`
-        // takes over the reply.
+        // owns the reply, and frees it.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 context.as_ptr(),
@@ -204,8 +204,8 @@ unsafe fn known_keys(
     let words: Vec<&[u8]> = argv.iter().map(|word| unsafe { string_bytes(*word) }).collect();
     // SAFETY: the caller promises a valid context and valid strings.
     let by_server = || unsafe { keys_by_server(context, argv) };
-    // If `rename-command` has removed COMMAND, the module knows no command, but the server still knows most keys. For a
-    // wrong number of words the server names no keys.
+    // If `rename-command` has removed COMMAND, the module knows no command, but the server still knows most keys. If
+    // the number of arguments is wrong, the server returns no keys.
     let Some(command) = known_command_or_sub(&words).filter(|command| command.takes(words.len())) else {
         return by_server();
     };

@@ -146,7 +146,7 @@ impl Counted {
 
 fn ask(name: &CStr) -> Option<KnownCommand> {
     let context = module_context().as_ptr();
-    // SAFETY: the arguments match the mode: two texts that end in NUL. `CallReply` takes over the reply.
+    // SAFETY: the arguments match the mode: two texts that end in NUL. `CallReply` owns the reply.
     let reply = unsafe {
         CallReply::new(api!(RedisModule_Call(
             context,

@@ -11,7 +11,8 @@ use std::ffi::CStr;
 pub enum WriteGate {
     /// The server would accept the write.
     Open,
-    /// The server would refuse the write now, as it would refuse a client's write.
+    /// This node serves the key, but refuses writes now: for example because it is a replica, or cannot write to its
+    /// disk.
     Refused,
     /// This node does not serve the key.
     NotServed,
@@ -41,7 +42,7 @@ impl Context {
     }
 
     fn call_gate(self, mode: &CStr, name: &KeyName<'_>) -> WriteGate {
-        // SAFETY: the argument matches the modes: one string of the server. `CallReply` takes over the reply.
+        // SAFETY: the argument matches the modes: one string of the server. `CallReply` owns the reply.
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(self.as_ptr(), GATE.as_ptr(), mode.as_ptr(), name.as_ptr())))
         };

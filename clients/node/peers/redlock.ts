@@ -1,4 +1,5 @@
-// node-redlock's interface for its tests, implemented with this client: one server, one resource, and node-redlock's retries.
+// Implements node-redlock's interface with this client, so that node-redlock's own tests can run. It supports one server and one
+// resource, and retries as node-redlock does.
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { LockBusyError, LockError, Lockward, type Lock as LockwardLock, type RedisClient } from "../src/index.js";

@@ -24,7 +24,7 @@ let locks: Map<string, Lock>;
 let calls: Map<string, AbortController>;
 let resignations: Map<string, () => void>;
 let closeClient: () => void;
-/** Counts the clients that were opened. Locks of an earlier client print nothing. */
+/** Counts the clients that were opened. The worker prints nothing about the locks of an earlier client. */
 let latest = 0;
 
 createInterface({ input: process.stdin })

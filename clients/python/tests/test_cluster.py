@@ -225,7 +225,7 @@ def remove_slot(cluster: Any) -> None:
 
 
 def test_a_waiter_survives_a_redirection_to_a_dead_node(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The redirection is an answer. So the call waits longer than its patience, until the slot has a new primary."""
+    """Each redirection is an answer, which starts the patience again. So the call goes on until a node serves the slot."""
     cluster, granted = RedisCluster(port=nodes[0].port, host="127.0.0.1"), threading.Event()
     lock = Lock(cluster, NAME, patience=0.2)
     servers, first, redirected = lock._runtime.servers, ("127.0.0.1", nodes[0].port), []

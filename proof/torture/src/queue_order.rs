@@ -176,7 +176,7 @@ impl<'r> Prober<'r> {
         Some((queue.collect(), info.holders.into_iter().map(|holder| holder.owner).collect()))
     }
 
-    /// Records for each wait in the queue that the wait is still in the queue.
+    /// Reads the queue by LOCK.INFO, and records which of these waiters are still in the queue.
     fn see_still_waiting(&mut self, waiters: &mut [Waiter<'_>]) {
         let before = now();
         let Some((queue, _)) = self.look() else { return };

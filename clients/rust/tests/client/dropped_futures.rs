@@ -24,7 +24,7 @@ async fn a_grant_to_a_dropped_acquisition_is_released() {
             tokio::task::yield_now().await;
         }
         waiter.abort();
-        // If the lock was granted before the abort, the task has ended with a guard.
+        // If the task has ended before the abort, it returns a guard, and the test must release the guard.
         if let Ok(won) = waiter.await {
             won.expect("a guard").release().await.expect("a release");
         }

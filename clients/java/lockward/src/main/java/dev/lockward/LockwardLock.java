@@ -22,7 +22,8 @@ import org.jspecify.annotations.Nullable;
  * <p>The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites its key. Then the client
  * calls the {@link #onLost} listeners, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException},
  * once for each hold. The methods that acquire, such as {@link #lock}, also throw this exception until the thread has unlocked all its
- * holds. But the thread need not unlock a lock with a named lease: after a loss, these methods acquire such a lock again.
+ * holds. But if the program has named the lease, the client does not renew the lock, and the end of the lease is no surprise. Then these
+ * methods acquire the lost lock again, and the thread need not unlock it first.
  *
  * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
  * LockUnreachableException} when no server answers.
