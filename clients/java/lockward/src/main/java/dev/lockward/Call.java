@@ -283,8 +283,8 @@ final class Call {
             if (connection != null) {
                 mayHaveRun = true;
                 if (error instanceof TimeoutException) {
-                    // The call may end before the response limit. Replace the connection only if no reply arrives within
-                    // the response limit.
+                    // The call may end before the response limit. Replace the connection only if no reply arrives
+                    // within the response limit.
                     servers.timer.at(latest, () -> {
                         if (!last().isDone()) {
                             target.replace(sentAt);

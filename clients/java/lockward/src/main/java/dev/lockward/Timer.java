@@ -15,8 +15,8 @@ final class Timer extends ScheduledThreadPoolExecutor {
         super(1, task -> Clock.daemon(task, "lockward-timer"), new DiscardPolicy());
         setRemoveOnCancelPolicy(true);
         // A new task wakes the timer's thread only if the new task is due before all other tasks. Most tasks of
-        // acquisitions are soon cancelled, so they should not wake the thread. The task below does nothing, but it is due
-        // within 100 ms, and so before most of these tasks.
+        // acquisitions are soon cancelled, so they should not wake the thread. The task below does nothing, but it is
+        // due within 100 ms, and so before most of these tasks.
         scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
     }
 
