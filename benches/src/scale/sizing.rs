@@ -35,7 +35,12 @@ const TERMS: [(&str, &[&str], Unit, &str); 6] = [
         "memory of a waiter that has been idle for 6 seconds, with its connection",
     ),
     ("PAIR", &["cluster/pair"], Unit::Nanoseconds, "server CPU for a pair in the cluster"),
-    ("RENEWAL", &["cluster/renewal"], Unit::Nanoseconds, "server CPU for a renewal in the cluster of 6 nodes"),
+    (
+        "RENEWAL",
+        &["cluster/renewal"],
+        Unit::Nanoseconds,
+        "server CPU for a renewal in the cluster of 6 nodes",
+    ),
     (
         "HANDOFF",
         &["waiters/each-handoff", "waiters/each-wait"],

@@ -24,8 +24,8 @@ from redis.exceptions import ResponseError
 
 from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, millis
 
-#: Errors after which the client repeats the request. After MOVED and ASK, the node that the error names gets the request. After the
-#: other errors, this server or the next primary may accept the request later.
+#: Errors after which the client repeats the request. After MOVED and ASK, the client asks the node that the error names.
+#: After the other errors, this server or the next primary may accept the request later.
 TRANSIENT = {"MOVED", "ASK", "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 #: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
 #: itself may have replied with the error.
