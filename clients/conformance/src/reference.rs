@@ -279,9 +279,13 @@ impl Attempt<'_> {
 }
 
 fn is_transient(text: &str) -> bool {
-    const CODES: &str = "LOADING BUSY READONLY CLUSTERDOWN TRYAGAIN MASTERDOWN UNBLOCKED SUPERSEDED MOVED";
-    let code = text.split(' ').next();
-    CODES.split(' ').any(|other| Some(other) == code)
+    const CODES: &str =
+        "LOADING BUSY READONLY NOREPLICAS CLUSTERDOWN TRYAGAIN MASTERDOWN UNBLOCKED SUPERSEDED MOVED";
+    CODES.split(' ').any(|code| has_code(text, code))
+}
+
+fn has_code(text: &str, code: &str) -> bool {
+    text.split(' ').next() == Some(code)
 }
 
 /// The largest lease that the server allows, if the error text names this lease.
@@ -463,18 +467,21 @@ impl Lockward {
 
     /// Sends requests again and again until they have final replies.
     fn ask(&self, requests: &[String], attempt: &mut Attempt<'_>) -> Result<Vec<Reply>, End> {
+        let is_release = requests[0].starts_with("LOCK.RELEASE");
         loop {
             if let Some(end) = attempt.is_over() {
                 return Err(end);
             }
             if let Some(replies) = self.exchange_shared(requests, self.response_limit, Some(attempt)) {
-                // READONLY comes from a replica, and does not show that a primary exists.
-                if !matches!(&replies[0], Reply::Error(text) if text.starts_with("READONLY")) {
+                let error = if let Reply::Error(text) = &replies[0] { text } else { "" };
+                // These two errors do not show that a primary accepts writes.
+                if !has_code(error, "READONLY") && !has_code(error, "NOREPLICAS") {
                     attempt.has_heard = true;
                     attempt.patience = Some(Instant::now() + self.patience);
                 }
                 match &replies[0] {
                     Reply::Error(text) if is_transient(text) => {}
+                    Reply::Error(text) if is_release && has_code(text, "MISCONF") => {}
                     _ => return Ok(replies),
                 }
             } else {
