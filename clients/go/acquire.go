@@ -373,9 +373,11 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 
 // newRelease returns the call that releases the key. With HOLDS 0, the server also removes the owner from the key's queue.
 func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
-	return p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command {
+	r := p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command {
 		return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...)
 	})
+	r.isRelease = true
+	return r
 }
 
 // finishRelease sends the request of a call that newRelease has returned, and reads the reply. If a reply was lost, the server may

@@ -95,12 +95,13 @@ func (p *part) contextError(ctx context.Context, failure error) error {
 
 // isTransient returns whether the server, or another server in its place, may accept the same request later.
 func isTransient(err error) bool {
-	return hasCode(err, "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
-		redis.IsMaxClientsError(err)
+	return hasCode(err, "LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
+		refusesWrites(err) || redis.IsMaxClientsError(err)
 }
 
-// isReplica returns whether a replica has refused the request. This answer does not show that a primary exists.
-func isReplica(err error) bool { return hasCode(err, "READONLY") }
+// refusesWrites returns whether the server is a replica, or a primary with too few replicas. Such an answer does not show that a
+// primary accepts writes.
+func refusesWrites(err error) bool { return hasCode(err, "READONLY", "NOREPLICAS") }
 
 // deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.
 func deniesTenure(err error) bool {

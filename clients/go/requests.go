@@ -31,6 +31,7 @@ type call struct {
 	isWait       bool                  // the request waits in the server's queue
 	isRenewal    bool                  // the request uses the connections for renewals
 	isReplicated bool                  // replicas must confirm the grant
+	isRelease    bool                  // the client repeats the request while the server cannot write to its disk
 	isOnce       bool                  // the client does not repeat the request if the server may have carried it out
 
 	sent        time.Time // when the last request was sent
@@ -110,11 +111,12 @@ func (r *call) ask() error {
 				return nil
 			case r.shorten(refusal):
 				continue
-			case moved.addr == "" && !isTransient(refusal), r.isOnce && hasCode(refusal, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED"):
+			case r.isRelease && hasCode(refusal, "MISCONF"):
+			case moved.addr == "" && !isTransient(refusal), r.isOnce && hasCode(refusal, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"):
 				return r.fail(ErrRefused, refusal)
 			}
 			r.failure = refusal
-			if r.patience > 0 && !isReplica(refusal) {
+			if r.patience > 0 && !refusesWrites(refusal) {
 				r.until = time.Now().Add(r.patience)
 			}
 			if redirects++; moved.addr != "" && redirects < 5 {
@@ -183,7 +185,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			r.isNew = isBroken || ended != nil // not after every error: a full server refuses only new connections
 			continue
 		}
-		if !isReplica(r.reply.Err()) {
+		if !refusesWrites(r.reply.Err()) {
 			r.isAnswered.Store(true)
 		}
 		r.isNew = isTransient(r.reply.Err()) // a new connection may lead to another server

@@ -141,8 +141,8 @@ class Call:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
-        # READONLY comes from a replica, and does not show that a primary exists.
-        if any(request.replies and request.code != "READONLY" for request in requests):
+        # These two errors do not show that a primary accepts writes.
+        if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
             self.answered = True
             self._heard_at = monotonic() if self.waits else self._heard_at
         return failure

@@ -16,11 +16,11 @@ from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
 
-from redis.exceptions import AuthenticationError, TimeoutError
+from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
-from ._tenure import Holding, Request
-from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, millis
+from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
+from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
 
@@ -133,6 +133,8 @@ class Runtime:
             link = link or await self.servers.connect(node, until)
         except NETWORK_ERRORS as error:
             raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
+        except ResponseError as error:  # for example BUSY for SELECT
+            raise NotSent(str(error)) if error_code(error) in TRANSIENT | ENDED_WAIT else error from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
@@ -146,7 +148,7 @@ class Runtime:
         firsts = replies[len(asking) : len(commands) : len(asking) + 1]
         for request, first in zip(requests, firsts):
             request.take([first, *replies[len(commands) :]])
-        if any(request.code in ("READONLY", "MASTERDOWN", "LOADING") for request in requests):
+        if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
         else:
             self._keep_idle(link)

@@ -29,7 +29,7 @@ from ._wire import DENIALS, FOREVER, Command, back_off, error_code, lease_end, m
 TRANSIENT = {"MOVED", "ASK", "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 #: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
 #: itself may have replied with the error.
-ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED"}
+ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"}
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
@@ -143,8 +143,10 @@ class Request:
 
     @property
     def is_answered(self) -> bool:
-        is_final = self.code not in TRANSIENT and not (self.is_repeatable and self.code in ENDED_WAIT)
-        return bool(self.replies) and is_final
+        # A release is repeated even while the server cannot write to its disk.
+        others = ENDED_WAIT if self.is_repeatable else set()
+        others = others | {"MISCONF"} if self.command[:1] == ("LOCK.RELEASE",) else others
+        return bool(self.replies) and self.code not in TRANSIENT and self.code not in others
 
 
 @dataclass(eq=False)
