@@ -237,11 +237,12 @@ async function connect(client: EventEmitter & { connect(): Promise<unknown> }, c
   });
   try {
     await bounded(client.connect(), limit);
+    if (failure !== undefined) throw failure; // for example the error for SELECT: ioredis would go on in database 0
   } catch (error) {
     close();
     const { message } = (failure ?? error) as Error;
     // The server refuses the login, so another attempt is useless.
-    if (/^(WRONGPASS|NOAUTH|NOPERM) /.test(message)) throw new ServerError(message);
+    if (/^(WRONGPASS|NOAUTH|NOPERM|ERR DB index) /.test(message)) throw new ServerError(message);
     throw failure ?? error;
   }
   return { closed: once(client, "end").catch(close) }; // an error event also closes the connection

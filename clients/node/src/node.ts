@@ -73,10 +73,12 @@ export class Node {
     }
   }
 
-  /** Closes each connection as soon as no request uses it, because the server is not the primary any more. */
-  retireAll(): void {
-    for (const link of this.#links) this.#retire(link);
-    this.#schedule.visit((each) => each.onBroken?.()); // another server may be the primary
+  /**
+   * Closes the connections that were opened before `sent`, as soon as no request uses them, because another server may be the
+   * primary. Later connections may already lead to the new primary.
+   */
+  retireBefore(sent: number): void {
+    for (const link of this.#links) if (link.begun <= sent) this.#retire(link, true);
   }
 
   closeAll(): void {

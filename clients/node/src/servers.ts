@@ -31,6 +31,8 @@ export interface Request {
   readonly isBackground?: boolean;
   /** Whether the request fails when the reply to an attempt is lost. The client does not repeat such a request. */
   readonly isSentOnce?: boolean;
+  /** After these errors the client sends the request again; by default `TRANSIENT`. */
+  readonly transient?: Set<string>;
   readonly progress?: Progress;
   /** Whether the tenure must be held. The client checks this before each attempt. */
   readonly mustBeHeld?: boolean;
@@ -51,11 +53,15 @@ export interface Progress {
 
 /** After these errors the client sends the request again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
+/** A release is also sent again while the server cannot write to its disk. */
+export const FOR_RELEASE = new Set([...TRANSIENT, "MISCONF"]);
 /**
  * After these errors the client also sends the request again, but not a guarded command: the script of the command may have
  * returned the error itself.
  */
-const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED"]);
+const ENDED_WAIT = new Set(["TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"]);
+/** These errors do not show that a primary accepts writes, so they do not count as answers. */
+const REFUSES_WRITES = new Set<string | undefined>(["READONLY", "NOREPLICAS"]);
 /** The first and the longest pause between attempts, in milliseconds. */
 export const [FIRST_PAUSE, LONGEST_PAUSE] = [50, 1_000];
 
@@ -107,6 +113,7 @@ export class Servers {
   async ask(tenure: Tenure, request: Request): Promise<{ sent: number; replies: unknown[] }> {
     const { key, plan } = tenure;
     const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = plan.settings.responseLimit } = request;
+    const transient = request.transient ?? TRANSIENT;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
@@ -129,16 +136,17 @@ export class Servers {
         const replies = await node.exchange(request, begun, Math.min(limit, left), commands);
         if (asked) replies.shift();
         const error = replies.find((reply) => reply instanceof ServerError);
-        // READONLY comes from a replica, and does not show that a primary exists.
-        if (error?.code !== "READONLY") progress.isAnswered = true;
+        progress.isAnswered ||= !REFUSES_WRITES.has(error?.code);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // an error for WAIT: the server has carried out the first command
         asked = error.code === "ASK" ? addressIn(error.message, address.host) : undefined;
         if (error.code === "MOVED") this.#moved.set(slot, addressIn(error.message, address.host));
-        else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !TRANSIENT.has(error.code)) throw error;
+        else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !transient.has(error.code)) throw error;
         cause = new Error(error.message);
-        failures = 0;
-        if (error.code === "READONLY") node.retireAll();
+        // After CLUSTERDOWN ask another node too, because the cluster may have removed this node.
+        failures = error.code === "CLUSTERDOWN" ? failures + 1 : 0;
+        if (failures > 0) this.#moved.delete(slot);
+        if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent);
         else answeredAt = now();
       } catch (error) {
         if (error instanceof ServerError) {

@@ -5,7 +5,7 @@
 
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
-import type { Key, Progress, Servers } from "./servers.js";
+import { FOR_RELEASE, type Key, type Progress, type Servers } from "./servers.js";
 import { now, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
@@ -178,6 +178,7 @@ export class Tenure {
       const { replies } = await this.plan.settings.servers.ask(this, {
         commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
         until: Math.min(this.deadline, now() + this.plan.settings.patience),
+        transient: FOR_RELEASE,
         progress,
       });
       if (!Number.isSafeInteger(replies[0])) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
@@ -211,7 +212,7 @@ export class Tenure {
     const { owner, settings } = this.plan;
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const giveUp = () => settings.servers.ask(this, { commands, until, isBackground: true });
+    const giveUp = () => settings.servers.ask(this, { commands, until, transient: FOR_RELEASE, isBackground: true });
     // The server may carry out the cancelled wait after the first release. If the late reply is a grant, release again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});

@@ -732,6 +732,18 @@ describe("faults", () => {
     assert.equal(lock.token, 7);
   });
 
+  test("a connection whose SELECT fails sends no request", async () => {
+    const [databases, grants]: [string[], string[]] = [[], []];
+    const port = await scripted(([name, database = ""]) => {
+      if (name === "LOCK.ACQUIRE") grants.push(databases.at(-1) ?? "0");
+      if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";
+      if (name === "select") databases.push(databases.length < 2 ? "none" : database);
+      return name === "select" && databases.at(-1) === "none" ? "-BUSY Redis is busy running a script." : "+OK";
+    });
+    await new Lockward(server.ioredis({ db: 1 }, port)).acquire("selected");
+    assert.deepEqual(grants, ["1"]);
+  });
+
   test("a text that is not the handle of a key is refused", async () => {
     for (const text of ["", "{", "null", "5", "{}", '["owner"]']) {
       await assert.rejects(lockward.resume(Buffer.from(text).toString("base64url")), SyntaxError, text);
