@@ -238,13 +238,14 @@ final class Call {
         }
 
         private void answered(List<@Nullable Object> replies) {
-            // READONLY comes from a replica, and does not show that a primary exists.
-            if (!(replies.get(0) instanceof ServerError error && error.code().equals("READONLY"))) {
+            // These two errors do not show that a primary accepts writes.
+            if (!ServerError.is(replies.get(0), "READONLY") && !ServerError.is(replies.get(0), "NOREPLICAS")) {
                 isHeard = true;
                 heardAt = Clock.now();
             }
             importing = null;
-            boolean isRefused = replies.get(0) instanceof ServerError refusal && refusal.isTransient(isRepeatable);
+            boolean isRefused =
+                    replies.get(0) instanceof ServerError refusal && refusal.isTransient(last(), isRepeatable);
             target.giveBack(Objects.requireNonNull(used), !isRefused);
             if (isRefused) {
                 redirect((ServerError) Objects.requireNonNull(replies.get(0)));
@@ -268,7 +269,8 @@ final class Call {
             switch (refusal.code()) {
                 case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
                 case "ASK" -> importing = servers.redirected(target, refusal);
-                case "READONLY", "MASTERDOWN" -> target.replace(sentAt);
+                case "READONLY", "MASTERDOWN", "NOREPLICAS" -> target.replace(sentAt);
+                case "CLUSTERDOWN" -> servers.learn(key, null); // the cluster may have removed this node
                 default -> {}
             }
             repeat(new RedisCommandExecutionException(refusal.message()));

@@ -16,9 +16,12 @@ final class Request extends AsyncCommand<String, String, List<Object>> {
     static final List<Object> EXCLUSIVE = List.of();
     static final List<Object> SHARED = List.of("SHARED");
 
+    final String name;
+
     /** @param parts the arguments, or lists of arguments. The client sends a {@code byte[]} unchanged, and any other object as text */
     Request(String name, Object... parts) {
         super(new Command<>(new Keyword(name), new Output(), arguments(parts)));
+        this.name = name;
     }
 
     private static CommandArgs<String, String> arguments(Object... parts) {

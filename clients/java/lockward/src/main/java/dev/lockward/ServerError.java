@@ -15,7 +15,7 @@ record ServerError(String message) {
             Set.of("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY");
 
     /** Further transient errors, but not for a guarded command: its script may reply these errors itself, after it has written. */
-    private static final Set<String> ENDED_WAIT = Set.of("SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
+    private static final Set<String> ENDED_WAIT = Set.of("NOREPLICAS", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 
@@ -28,8 +28,11 @@ record ServerError(String message) {
         return DENIALS.contains(code());
     }
 
-    boolean isTransient(boolean isRepeatable) {
-        return TRANSIENT.contains(code()) || (isRepeatable && ENDED_WAIT.contains(code()));
+    /** Whether a server may accept the request later. A release is repeated even while the server cannot write to its disk. */
+    boolean isTransient(Request request, boolean isRepeatable) {
+        return TRANSIENT.contains(code())
+                || (isRepeatable && ENDED_WAIT.contains(code()))
+                || (request.name.equals("LOCK.RELEASE") && code().equals("MISCONF"));
     }
 
     /** The longest lease in milliseconds that the server accepts. 0 if the reply is not the refusal of a longer lease. */
