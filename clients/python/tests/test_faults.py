@@ -20,7 +20,7 @@ from conftest import eventually, holders
 
 import lockward
 import lockward.asyncio
-from lockward import LockLostError, LockRefusedError, UnreachableError
+from lockward import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
 from lockward._runtime import Turn
 
 Answer = Callable[[list[bytes]], bytes]
@@ -144,6 +144,130 @@ def test_a_call_that_does_not_wait_is_not_busy_but_unreachable_if_no_server_serv
     server = scripted(lambda _: reply)
     with pytest.raises(UnreachableError):
         module.Lock(module.connect(server.port), "a", patience=0.3).acquire(blocking=False)
+
+
+def test_a_lock_is_released_although_a_script_delays_the_handshake_of_a_connection(
+    module: Any, own_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_server("busy-reply-threshold 10")
+    client, scripts = server.client(), server.client()
+
+    def run_script() -> None:
+        with suppress(redis.RedisError):
+            scripts.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            return not client.ping()
+        except redis.ResponseError:
+            return True
+
+    def end_script(failures: int = 0) -> float:
+        with suppress(redis.ResponseError):  # the script has ended already
+            client.script_kill()
+        return 0.01
+
+    lock = module.Lock(module.connect(server.port, db=1), "a", timeout=60)
+    assert lock.acquire()
+    monkeypatch.setattr("lockward._runtime.Runtime._take_idle", lambda *_: None)  # there is no idle connection
+    running = threading.Thread(target=run_script)
+    running.start()
+    try:
+        eventually(is_busy)
+        monkeypatch.setattr("lockward._protocol.back_off", end_script)  # at the first failure of the release
+        lock.release()
+    finally:
+        end_script()
+        running.join()
+    assert not holders(server.client(db=1), "a")
+
+
+@pytest.fixture
+def replying(module: Any, scripted: Any) -> Any:
+    """A function that starts a server which sends these replies to a command, the last one again and again. The function
+    returns a client, and the list of the commands that the server gets."""
+
+    def start(command: bytes, *replies: bytes) -> tuple[Any, list[bytes]]:
+        usual = {b"LOCK.ACQUIRE": GRANT, b"LOCK.RELEASE": b":0\r\n", b"WAIT": b":1\r\n"}
+        left, asked = list(replies), []
+
+        def answer(words: list[bytes]) -> bytes:
+            asked.append(words[0])
+            if words[0] != command:
+                return usual.get(words[0], OK)
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        return module.connect(scripted(answer).port), asked
+
+    return start
+
+
+NOREPLICAS = b"-NOREPLICAS Not enough good replicas to write.\r\n"
+UNBLOCKED = b"-UNBLOCKED force unblock from blocking operation\r\n"
+MISCONF = b"-MISCONF Errors writing to the AOF file\r\n"
+
+
+def test_a_request_is_repeated_while_the_server_has_too_few_replicas(module: Any, replying: Any) -> None:
+    own, asked = replying(b"LOCK.ACQUIRE", NOREPLICAS, GRANT)
+    assert module.Lock(own, "a").acquire(blocking=False)
+    assert asked == [b"LOCK.ACQUIRE"] * 2
+
+
+def test_a_wait_is_unreachable_and_not_busy_if_the_server_has_too_few_replicas(module: Any, replying: Any) -> None:
+    own, _ = replying(b"LOCK.ACQUIRE", NOREPLICAS)
+    with pytest.raises(UnreachableError):
+        module.Lock(own, "a").acquire(blocking_timeout=0.3)
+
+
+def test_a_guarded_command_is_not_repeated_if_the_server_has_too_few_replicas(module: Any, replying: Any) -> None:
+    own, asked = replying(b"LOCK.GUARD", NOREPLICAS, OK)
+    lock = module.Lock(own, "a")
+    assert lock.acquire()
+    with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+        lock.guarded("SET", "x", 1)
+    assert asked.count(b"LOCK.GUARD") == 1
+
+
+def test_only_a_release_is_repeated_while_the_server_cannot_write_to_its_disk(module: Any, replying: Any) -> None:
+    own, asked = replying(b"LOCK.RELEASE", MISCONF, b":0\r\n")
+    lock = module.Lock(own, "a")
+    assert lock.acquire()
+    lock.release()
+    assert asked.count(b"LOCK.RELEASE") == 2
+    own, asked = replying(b"LOCK.ACQUIRE", MISCONF, GRANT)
+    with pytest.raises(LockRefusedError, match="MISCONF"):
+        module.Lock(own, "a").acquire()
+    assert asked.count(b"LOCK.ACQUIRE") == 1
+
+
+def test_a_grant_is_given_back_although_the_server_cannot_write_to_its_disk_at_first(
+    module: Any, replying: Any
+) -> None:
+    own, asked = replying(b"LOCK.RELEASE", MISCONF, b":0\r\n")
+    with pytest.raises(UnreplicatedError):
+        module.Lock(own, "a", replicas=(2, 0.1)).acquire()
+    assert asked.count(b"LOCK.RELEASE") == 2
+
+
+def test_an_acquisition_is_repeated_if_its_wait_for_replicas_is_unblocked(module: Any, replying: Any) -> None:
+    own, asked = replying(b"WAIT", UNBLOCKED, b":1\r\n")
+    assert module.Lock(own, "a", replicas=(1, 0.1)).acquire()
+    assert asked == [b"LOCK.ACQUIRE", b"WAIT"] * 2
+
+
+def test_a_grant_whose_wait_for_replicas_is_unblocked_is_given_back_if_the_repeat_is_refused(
+    module: Any, scripted: Any
+) -> None:
+    asked: list[bytes] = []
+
+    def answer(words: list[bytes]) -> bytes:
+        asked.append(words[0])
+        grant = GRANT if asked.count(b"LOCK.ACQUIRE") == 1 else b"-OOM no memory\r\n"
+        return {b"LOCK.ACQUIRE": grant, b"WAIT": UNBLOCKED}.get(words[0], b":0\r\n")
+
+    with pytest.raises(LockRefusedError):
+        module.Lock(module.connect(scripted(answer).port), "a", replicas=(1, 0.1)).acquire()
+    assert asked == [b"LOCK.ACQUIRE", b"WAIT"] * 2 + [b"LOCK.RELEASE"]
 
 
 def test_a_reply_that_never_ends_counts_as_lost(module: Any) -> None:

@@ -141,7 +141,7 @@ class Call:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
-        # These two errors do not show that a primary accepts writes.
+        # These two errors do not show that there is a primary which can serve.
         if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
             self.answered = True
             self._heard_at = monotonic() if self.waits else self._heard_at

@@ -133,8 +133,10 @@ class Runtime:
             link = link or await self.servers.connect(node, until)
         except NETWORK_ERRORS as error:
             raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
-        except ResponseError as error:  # for example BUSY for SELECT
-            raise NotSent(str(error)) if error_code(error) in TRANSIENT | ENDED_WAIT else error from error
+        except ResponseError as error:  # redis-py removes some codes from the text of the error
+            if (getattr(error, "status_code", None) or error_code(error)) not in TRANSIENT | ENDED_WAIT:
+                raise
+            raise NotSent(str(error)) from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time

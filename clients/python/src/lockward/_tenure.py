@@ -112,6 +112,7 @@ class Request:
             if not is_expected(command[0], replies[number]):
                 replies[number] = ResponseError(f"ERR an unexpected reply to {command[0]}: {replies[number]!r}"[:200])
                 self.lost_replies += 1
+        self.lost_replies += "UNBLOCKED" in map(error_code, replies[1:])  # the client sends the request again
         self.replies, self.code = replies, error_code(replies[0])
         self.lost_replies -= 1  # at the end: after an interruption the reply counts as lost
 
@@ -143,10 +144,11 @@ class Request:
 
     @property
     def is_answered(self) -> bool:
-        # A release is repeated even while the server cannot write to its disk.
-        others = ENDED_WAIT if self.is_repeatable else set()
-        others = others | {"MISCONF"} if self.command[:1] == ("LOCK.RELEASE",) else others
-        return bool(self.replies) and self.code not in TRANSIENT and self.code not in others
+        is_final = self.code not in TRANSIENT and not (self.is_repeatable and self.code in ENDED_WAIT)
+        # MISCONF means that the server cannot write to its disk. The command WAIT may be unblocked, too.
+        is_repeated = self.code == "MISCONF" and self.command[0] == "LOCK.RELEASE"
+        is_repeated = is_repeated or (not self.code and "UNBLOCKED" in map(error_code, self.replies[1:]))
+        return bool(self.replies) and is_final and not is_repeated
 
 
 @dataclass(eq=False)
