@@ -15,6 +15,7 @@ pub(super) const ALL: &[Named] = named![
     a_lock_and_a_wait_go_on_when_their_slot_moves,
     a_lock_is_kept_while_its_slot_is_moving,
     a_call_that_does_not_wait_ends_although_two_nodes_redirect_to_each_other,
+    a_client_leaves_a_node_that_was_removed_from_the_cluster,
     a_cut_connection_to_a_healthy_node_delays_no_call_while_another_node_is_silent,
     no_lock_of_a_healthy_primary_is_lost_when_the_sentinels_are_silent,
     a_client_uses_its_certificate_and_its_acl_user,
@@ -250,6 +251,24 @@ fn a_call_that_does_not_wait_ends_although_two_nodes_redirect_to_each_other(stag
     }
     let requests: i64 = [one, other].map(|node| refused_acquires(&mut node.client())).iter().sum();
     assert!(requests < 200, "{requests} requests");
+}
+
+fn a_client_leaves_a_node_that_was_removed_from_the_cluster(stage: &Stage) {
+    let cluster = Cluster::start_primaries(Setup::new(), 2);
+    let [removed, other] = cluster.nodes() else { panic!("two nodes") };
+    let key = key_on(&cluster, removed, "k");
+    let mut worker = stage.worker_at(&cluster_address(&cluster), &[]);
+    let token = worker.acquire(&format!("a {key} wait=5000 lease=30000"));
+    cluster.move_slot(slot_of(&key), other);
+    let id = removed.node_id();
+    assert_eq!(removed.client().call("CLUSTER RESET SOFT"), Reply::ok());
+    assert_eq!(other.client().call(format!("CLUSTER FORGET {id}")), Reply::ok());
+    let refusal = removed.client().call(format!("LOCK.INFO {key}"));
+    assert!(matches!(&refusal, Reply::Error(text) if text.starts_with("CLUSTERDOWN")), "{refusal:?}");
+    stage.note("the node is removed");
+    assert_eq!(other.client().holder(&key).token, token);
+    worker.expect("release a", "ok");
+    worker.acquire(&format!("b {key} wait=5000 lease=10000"));
 }
 
 /// How many requests `LOCK.ACQUIRE` a server has redirected or refused.
