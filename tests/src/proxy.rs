@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,7 +58,8 @@ pub struct Losses {
 type Plan = dyn FnMut(&[Reply]) -> Fate + Send;
 
 struct Shared {
-    server: u16,
+    /// The port to which new connections are forwarded.
+    server: AtomicU16,
     is_two_way: bool,
     /// The plan, and the number of earlier plans.
     plan: Mutex<(Box<Plan>, u64)>,
@@ -94,7 +96,7 @@ impl Proxy {
     #[track_caller]
     fn listen(server: u16, is_two_way: bool, plan: Box<Plan>) -> Self {
         let shared = Arc::new(Shared {
-            server,
+            server: AtomicU16::new(server),
             is_two_way,
             plan: Mutex::new((plan, 0)),
             losses: Mutex::default(),
@@ -129,6 +131,11 @@ impl Proxy {
     pub fn set_plan(&self, plan: impl FnMut(&[Reply]) -> Fate + Send + 'static) {
         let mut current = locked(&self.shared.plan);
         *current = (Box::new(plan), current.1 + 1);
+    }
+
+    /// Forwards each further connection to the server on this port. The open connections stay.
+    pub fn lead_to(&self, server: u16) {
+        self.shared.server.store(server, Ordering::Relaxed);
     }
 
     /// Delays each further reply.
@@ -179,7 +186,7 @@ struct Side {
 
 impl Connection {
     fn open(client: TcpStream, shared: &Shared) -> io::Result<Self> {
-        let server = TcpStream::connect(("127.0.0.1", shared.server))?;
+        let server = TcpStream::connect(("127.0.0.1", shared.server.load(Ordering::Relaxed)))?;
         let (client, server) = (Side::new(client)?, Side::new(server)?);
         let mut sides = locked(&shared.sides);
         sides.retain(|side| side.strong_count() > 0);

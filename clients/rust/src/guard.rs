@@ -222,6 +222,7 @@ impl Guard {
         let releases = keys.iter().map(async |Held { name, token, deadline, .. }| {
             let end = from_now(client.settings.patience).min(*deadline);
             let mut request = Request::new(client, name, end);
+            request.is_release = true;
             let released = match request.repeat(&name.release(*token)).await {
                 Ok(reply) => read(reply).map(|_holds: u64| ()),
                 // The reply to an earlier attempt was lost, but the earlier attempt has released the lock.

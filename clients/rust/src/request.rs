@@ -35,6 +35,8 @@ pub(crate) struct Request {
     since: Instant,
     /// Whether the call fails when a server may have carried out the request, but its reply is missing.
     pub(crate) runs_once: bool,
+    /// Whether the request is a release or *give up*. The client repeats it after MISCONF.
+    pub(crate) is_release: bool,
     /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
     /// the same pipeline.
     pub(crate) replicas: Option<(usize, Duration)>,
@@ -64,6 +66,7 @@ impl Request {
             patience: FAR_FUTURE,
             since: Instant::now(),
             runs_once: false,
+            is_release: false,
             replicas: None,
             confirmed_by: 0,
             failures: 0,
@@ -99,16 +102,12 @@ impl Request {
             let (cmd, limit) = next(longest_lease)?;
             let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
             let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
-            let may_have_run = self.may_have_run;
             self.is_sent = false;
             let replied = within(limit, self.exchange(&cmd)).await;
             let refusal = replied.as_ref().err().map(|error| error.code().unwrap_or_default());
-            if self.is_sent && refusal != Some("") {
-                self.may_have_run = may_have_run;
-                // READONLY comes from a replica, and does not show that a primary exists.
-                if refusal != Some("READONLY") {
-                    (self.is_answered, self.since) = (true, Instant::now());
-                }
+            // After READONLY or NOREPLICAS there may be no primary that accepts the request.
+            if self.is_sent && !matches!(refusal, Some("" | "READONLY" | "NOREPLICAS")) {
+                (self.is_answered, self.since) = (true, Instant::now());
             }
             let error = match replied {
                 Ok(reply) => {
@@ -147,6 +146,7 @@ impl Request {
 
     /// Sends a command once, or waits for the replies to the command that was sent before.
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let may_have_run = self.may_have_run;
         let replies = match self.early_replies.take() {
             Some(replies) => {
                 (self.is_sent, self.may_have_run) = (true, true);
@@ -180,8 +180,17 @@ impl Request {
         };
         let mut replies = replies.into_iter();
         let reply = replies.next().ok_or_else(timed_out)?;
-        self.confirmed_by = replies.next().and_then(|reply| from_redis_value(reply).ok()).unwrap_or(0);
-        if let Value::ServerError(error) = reply { Err(error.into()) } else { Ok(reply) }
+        if matches!(reply, Value::ServerError(_)) {
+            self.may_have_run = may_have_run;
+            return reply.extract_error();
+        }
+        // If the reply to WAIT is an error, the server has carried out the request.
+        self.confirmed_by = match replies.next() {
+            Some(reply) => from_redis_value(reply.extract_error()?)?,
+            None => 0,
+        };
+        self.may_have_run = may_have_run;
+        Ok(reply)
     }
 
     /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
@@ -211,14 +220,21 @@ impl Request {
             }
             "ASK" => self.asking = self.client.redirect(error, node),
             // The script of a guarded command may return these errors itself, after it has written.
-            "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" if self.runs_once => return true,
-            "BUSY" | "CLUSTERDOWN" | "TRYAGAIN" | "SUPERSEDED" => {}
-            // Another server may be the primary now. The server that replies NOREPLICAS may not know that.
-            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => node.suspect(),
+            "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" | "NOREPLICAS" if self.runs_once => return true,
+            "BUSY" | "TRYAGAIN" | "SUPERSEDED" => {}
+            "MISCONF" if self.is_release => {}
+            // The node may have left the cluster, so the client asks another node.
+            "CLUSTERDOWN" => _ = self.client.note_silence(node, None),
+            // Another server may be the primary now. It may have the same address, so the client opens a new connection.
+            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => {
+                // The first such reply of a call also makes the client renew the held locks on the new connection.
+                if self.client.note_silence(node, Some(connection)) && self.failures == 0 {
+                    self.client.broken.send_replace(());
+                }
+            }
             _ => return true,
         }
-        // The same server would reply NOREPLICAS again.
-        code == "NOREPLICAS"
+        false
     }
 
     /// The address of the last attempt. If the client has found no server, these are the addresses that the program has
@@ -240,6 +256,7 @@ impl Request {
     pub(crate) fn release_in_background(&mut self, release: Cmd) {
         let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
         let mut request = Self::new(&client, &name, self.deadline);
+        request.is_release = true;
         let earlier = self.connection.take().filter(|_| self.may_have_run);
         request.connection = earlier.or_else(|| client.known_connection(&name.key));
         if let Some(Ok(mut open)) = request.connection.as_ref().and_then(|(_, open)| open.peek().cloned()) {

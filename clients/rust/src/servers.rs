@@ -77,11 +77,6 @@ impl Node {
     pub(crate) fn keep_idle(&self, connection: Option<Awaited<MultiplexedConnection>>) {
         locked(&self.idle).extend(connection.map(|connection| (Instant::now(), connection)));
     }
-
-    /// Makes the client look up again which node serves the slots of this node.
-    pub(crate) fn suspect(&self) {
-        self.is_suspect.store(true, Ordering::Relaxed);
-    }
 }
 
 impl Inner {
@@ -158,14 +153,19 @@ impl Inner {
         locked(&self.routes).insert(self.slot(key), Arc::clone(node))
     }
 
-    /// Called when a node did not answer a request. `shared` is the connection of the request, if this connection has
-    /// failed. If it is the node's shared connection, the client drops it.
-    pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Awaited<MultiplexedConnection>>) {
-        node.suspect();
+    /// Called when a node did not answer a request, or may not serve the key any more. `shared` is the connection of the
+    /// request, if the client must not use this connection again. If it is the node's shared connection, the client
+    /// drops it, and this function returns true.
+    pub(crate) fn note_silence(
+        &self,
+        node: &Arc<Node>,
+        shared: Option<&Awaited<MultiplexedConnection>>,
+    ) -> bool {
+        node.is_suspect.store(true, Ordering::Relaxed);
         locked(&self.nodes).sort_by_key(|each| Arc::ptr_eq(each, node));
-        // If a newer shared connection has already replaced this connection, the newer connection stays.
-        locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared)));
         locked(&node.idle).clear();
+        // If a newer shared connection has already replaced this connection, the newer connection stays.
+        locked(&node.shared).take_if(|open| shared.is_some_and(|shared| open.ptr_eq(shared))).is_some()
     }
 
     /// The node in a redirect, such as `MOVED 3999 127.0.0.1:6381`, which the node `from` has sent.

@@ -101,10 +101,9 @@ impl Redlock {
     pub(super) fn error_without_majority(&self, failures: Vec<Error>) -> Option<Error> {
         let spare = self.spare();
         let are_too_many = failures.len() > spare;
-        let (mut permanent, transient): (Vec<_>, Vec<_>) = failures.into_iter().partition(|error| {
-            !matches!(error, Error::Unreachable { .. })
-                && !matches!(error.code(), Some("BUSY" | "NOREPLICAS"))
-        });
+        let (mut permanent, transient): (Vec<_>, Vec<_>) = failures
+            .into_iter()
+            .partition(|error| !matches!(error, Error::Unreachable { .. }) && error.code() != Some("BUSY"));
         if permanent.len() > spare {
             return permanent.pop();
         }

@@ -21,6 +21,36 @@ fn fates(
     move |request| if request[0].text() == command { fates.next() } else { None }.unwrap_or(Fate::Carried)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_live_on_when_another_server_at_the_same_address_becomes_the_primary() {
+    let primary = Server::start();
+    let replica = Server::start_replica_of(&primary);
+    let proxy = Proxy::start(primary.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default());
+    let one = client.lock("one").lease(LONG).acquire().await.expect("a guard");
+    let other = client.lock("other").lease(LONG).acquire().await.expect("a guard");
+    replica.see_in_sync_with(&primary);
+    let mut observer = replica.promote();
+    proxy.lead_to(replica.port());
+    primary.follow(&replica);
+    let left = observer.holder("other").lease_left;
+    one.renew().await.expect("the lock is held");
+    eventually("the other lock is renewed, too", || observer.holder("other").lease_left > left);
+    other.release().await.expect("the lock is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_wait_is_the_error_of_the_call() {
+    let server = Server::start();
+    let mut observer = server.client();
+    assert_eq!(observer.call("ACL SETUSER default -wait"), Reply::ok());
+    let client = client(&server).await;
+    let refused = client.lock("k").lease(LONG).replicas(1, Duration::from_secs(1)).try_acquire().await;
+    assert_eq!(refused.expect_err("the server refuses WAIT").code(), Some("NOPERM"));
+    assert!(soon(client.close()).await);
+    assert_eq!(observer.info("k"), None);
+}
+
 /// Drops an acquisition after the reply to its LOCK.ACQUIRE was lost. The first `lost` releases are lost, too.
 async fn drop_after_a_lost_grant(server: &Server, proxy: &Proxy, lock: lockward_client::Lock, lost: u32) {
     let mut acquires = 0;
