@@ -1,6 +1,7 @@
 package lockward
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -38,6 +39,20 @@ type connection struct {
 	idleEnd time.Time   // when the idle limit is over
 	watch   *time.Timer // calls watchIdle
 	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
+}
+
+// A greeting is a network connection that remembers what the server has sent first. A full server sends an error and closes the
+// connection. go-redis takes this error for the answer to HELLO, and goes on.
+type greeting struct {
+	net.Conn
+	text []byte
+}
+
+func (g *greeting) Read(b []byte) (n int, err error) {
+	if n, err = g.Conn.Read(b); g.text == nil {
+		g.text = bytes.Clone(b[:n])
+	}
+	return n, err
 }
 
 func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
@@ -157,10 +172,14 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 	if err != nil {
 		return nil, err
 	}
-	cn, own := &connection{net: conn, watched: make(chan bool, 1)}, *n.options
+	greeted := &greeting{Conn: conn}
+	cn, own := &connection{net: greeted, watched: make(chan bool, 1)}, *n.options
 	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
-	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return greeted, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
+		if line, _, _ := bytes.Cut(greeted.text, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
+			return errors.New(string(line[1:]))
+		}
 		if isLastKnown {
 			if role, err := conn.Do(ctx, "ROLE").Slice(); err != nil || role[0] != "master" {
 				return cmp.Or(err, errors.New("no Sentinel answers, and the last known primary is a replica"))

@@ -1181,16 +1181,18 @@ func TestAFullServerDoesNotStopTheConnectionsThatAreOpen(t *testing.T) {
 	s := startServer(t)
 	refused := make(chan struct{})
 	refuse := sync.OnceFunc(func() { close(refused) })
+	var isFull atomic.Bool
 	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
 		switch {
 		case bytes.Contains(sent, []byte("first")):
 			receive(t, "the second request", refused)
-		case bytes.Contains(sent, []byte("second")):
+		case bytes.Contains(sent, []byte("second")), isFull.Load() && bytes.Contains(sent, []byte("hello")):
 			refuse()
 		}
 		return true, nil
 	}), lockward.WithPatience(time.Hour), lockward.WithResponseLimit(time.Hour))
 	check(t, acquire(t, client, "k").Release(t.Context()))
+	isFull.Store(true)
 	s.do("CONFIG", "SET", "maxclients", "1") // the server accepts no new connection, so the client has only its idle connection
 	first, _ := acquiring(t.Context(), t, client, []string{"first"})
 	second, _ := acquiring(t.Context(), t, client, []string{"second"})
@@ -1262,5 +1264,21 @@ func TestConnectionsThatCloseSlowlyDelayNoLostSignal(t *testing.T) {
 	allow()
 	for range cap(done) {
 		check(t, receive(t, "a release", done))
+	}
+}
+
+func TestAFullServerIsNamedAndGetsNoGuardedCommand(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(300*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithoutRenewal())
+	only := s.connect().Conn() // stays open, so the server is full
+	check(t, only.Do(t.Context(), "CONFIG", "SET", "maxclients", "1").Err())
+	check(t, only.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
+	expect(t, lock.Renew(t.Context()), lockward.ErrUnreachable) // now the client knows that its connection is closed
+	err := lock.Guarded(t.Context(), "SET", "value", "1").Err()
+	expect(t, err, lockward.ErrUnreachable)
+	if text := err.Error(); !strings.Contains(text, "max number of clients") || strings.Contains(text, "may have run") {
+		t.Error(text)
 	}
 }
