@@ -1273,6 +1273,7 @@ func TestAFullServerIsNamedAndGetsNoGuardedCommand(t *testing.T) {
 	client := newClient(t, s.client(), lockward.WithPatience(300*time.Millisecond))
 	lock := acquire(t, client, "k", lockward.WithoutRenewal())
 	only := s.connect().Conn() // stays open, so the server is full
+	defer only.Close()
 	check(t, only.Do(t.Context(), "CONFIG", "SET", "maxclients", "1").Err())
 	check(t, only.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 	expect(t, lock.Renew(t.Context()), lockward.ErrUnreachable) // now the client knows that its connection is closed
