@@ -1272,7 +1272,9 @@ func TestAFullServerIsNamedAndGetsNoGuardedCommand(t *testing.T) {
 	s := startServer(t)
 	client := newClient(t, s.client(), lockward.WithPatience(300*time.Millisecond))
 	lock := acquire(t, client, "k", lockward.WithoutRenewal())
-	only := s.connect().Conn() // stays open, so the server is full
+	rdb := s.connect()
+	defer rdb.Close()
+	only := rdb.Conn() // stays open, so the server is full
 	defer only.Close()
 	check(t, only.Do(t.Context(), "CONFIG", "SET", "maxclients", "1").Err())
 	check(t, only.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
