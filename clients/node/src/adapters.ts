@@ -107,6 +107,7 @@ export function onEnd(client: RedisClient, listener: () => void): void {
 const IO_OVERRIDES: RedisOptions = {
   commandTimeout: undefined,
   connectTimeout: CONNECT_LIMIT,
+  db: 0, // `openIo` selects the database: if SELECT fails, ioredis goes on in database 0
   disableClientInfo: true,
   disconnectTimeout: 1, // a longer timeout keeps the process alive while a server hangs
   enableAutoPipelining: false,
@@ -155,7 +156,9 @@ function ioClusterAdapter(client: Cluster): Adapter {
 async function openIo(template: Redis, override: object = {}) {
   const redis = template.duplicate({ ...IO_OVERRIDES, ...override });
   const close = () => redis.disconnect();
-  const { closed } = await connect(redis, close, CONNECT_LIMIT * (1 + (redis.options.sentinels?.length ?? 0)));
+  const limit = CONNECT_LIMIT * (1 + (redis.options.sentinels?.length ?? 0));
+  const { db } = template.options;
+  const { closed } = await connect(redis, close, limit, db ? () => redis.select(db) : undefined);
   const stream = redis.stream as typeof redis.stream & { servername?: string };
   stream.unref();
   const send = (command: Command) => {
@@ -229,15 +232,16 @@ async function openNode(template: RedisClientType, address?: Address): Promise<C
 /** Settles like the promise, but rejects after `limit` milliseconds. */
 const bounded = <T>(promise: Promise<T>, limit = CONNECT_LIMIT) => within(promise, limit, { isBackground: true });
 
-/** Connects a duplicate within the limit. `closed` of the result resolves when the connection is closed. */
-async function connect(client: EventEmitter & { connect(): Promise<unknown> }, close: () => void, limit: number) {
+type Connectable = EventEmitter & { connect(): Promise<unknown> };
+
+/** Connects a duplicate, and calls `select`, within the limit. `closed` of the result resolves when the connection is closed. */
+async function connect(client: Connectable, close: () => void, limit: number, select?: () => unknown) {
   let failure: unknown;
   client.on("error", (error) => {
     failure = error;
   });
   try {
-    await bounded(client.connect(), limit);
-    if (failure !== undefined) throw failure; // for example the error for SELECT: ioredis would go on in database 0
+    await bounded(client.connect().then(select), limit);
   } catch (error) {
     close();
     const { message } = (failure ?? error) as Error;

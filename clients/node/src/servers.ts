@@ -43,13 +43,11 @@ export interface Request {
   readonly waiter?: { late: Promise<unknown[]> | undefined };
 }
 
-/** The outcome of the attempts of a request, or of several requests of one call. */
-export interface Progress {
-  /** Whether a server has answered. */
-  isAnswered?: boolean;
-  /** Whether an attempt was sent and had no reply: the server may have carried it out. */
-  isReplyLost?: boolean;
-}
+/**
+ * The outcome of the attempts of a request, or of several requests of one call: whether a server has answered, and whether an
+ * attempt was sent and had no reply. Then the server may have carried out this attempt.
+ */
+export type Progress = { isAnswered?: boolean; isReplyLost?: boolean };
 
 /** After these errors the client sends the request again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
