@@ -83,8 +83,8 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn of_machine() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. The values 3
-    // and 4, counted from 0, are idle time and time spent waiting for a disk.
+    // User, nice and system time, interrupts, soft interrupts, and time taken by other virtual machines. The sum
+    // leaves out the fields 3 and 4, counted from 0: idle time, and time spent waiting for a disk.
     let times: Vec<u64> = all.take(8).map(|field| field.parse().unwrap_or(0)).collect();
     ticks(times.iter().enumerate().filter(|(place, _)| ![3, 4].contains(place)).map(|(_, time)| time).sum())
 }

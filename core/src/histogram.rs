@@ -13,7 +13,7 @@ const END: u64 = least_in(BUCKETS);
 
 /// Durations in microseconds.
 ///
-/// A percentile is at least as long as the exact percentile of the recorded durations, and at most an eighth longer.
+/// A percentile is never shorter than the exact percentile of the recorded durations, and at most an eighth longer.
 /// Below 16 µs a percentile is exact. In the last bucket, from 4 h 28 min on, the percentile is the longest recorded
 /// duration.
 #[derive(Clone, Debug, PartialEq, Eq)]

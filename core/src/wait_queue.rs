@@ -284,8 +284,8 @@ impl<H> WaitQueue<H> {
         Some(queued)
     }
 
-    /// Removes the first place that is not passed over. Returns the place, and whether its owner, or another owner with
-    /// the same hash, has other places in the queue.
+    /// Removes the first place that is not passed over. Returns the place, and whether its owner may have other places
+    /// in the queue: also true if another owner with the same hash has places.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

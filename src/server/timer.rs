@@ -10,7 +10,7 @@ use std::ptr;
 #[derive(Clone, Copy, Debug)]
 pub struct TimerId(raw::RedisModuleTimerID);
 
-/// The longest delay. The server adds the delay to its clock in microseconds. A delay of one hour does not overflow. A
+/// The longest delay. The server adds the delay to its clock, in microseconds, and this sum must not overflow. A
 /// wake-up without work, once an hour, costs nothing.
 const MAX_DELAY_MS: i64 = 3_600_000;
 

@@ -66,8 +66,8 @@ export class Schedule {
   }
 
   /**
-   * Settles like the promise. Rejects `milliseconds` after `begun`, and when the client ends. When the signal aborts, rejects
-   * with the signal's reason.
+   * Settles like the promise. Rejects `milliseconds` after `begun`, and when the client ends. When the signal aborts, the
+   * promise rejects with the signal's reason.
    */
   within<T>(promise: Promise<T>, begun: number, milliseconds: number, { signal, isBackground }: Options = {}) {
     return new Promise<T>((resolve, reject) => {

@@ -35,7 +35,7 @@ pub(crate) struct Request {
     since: Instant,
     /// Whether the call fails when a server may have carried out the request, but its reply is missing.
     pub(crate) runs_once: bool,
-    /// Whether the request is a release or *give up*. The client repeats it after MISCONF.
+    /// Whether the command is LOCK.RELEASE. The client repeats such a request after MISCONF.
     pub(crate) is_release: bool,
     /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
     /// the same pipeline.

@@ -74,8 +74,8 @@ fn with_pings<R>(server: &Server, what: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Makes `count` clients wait and then disconnect, in the next way of [`VANISH`]. Repeats this `crowds` times. Checks
-/// that the server keeps no data about the clients.
+/// Makes `count` clients wait and then disconnect. Repeats this `crowds` times, each time in another of the ways in
+/// [`VANISH`]. Checks that the server keeps no data about the clients.
 #[track_caller]
 fn come_and_vanish(count: usize, crowds: usize, request: fn(usize) -> String) {
     let crowd = Crowd::gather();

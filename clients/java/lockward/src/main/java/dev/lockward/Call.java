@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * One call of the program. It sends requests about one key, one after the other, and repeats each request until a server answers. If a
- * reply is lost, the server may execute a request twice. Each request names the resulting count of holds or the token of its tenure, so no
+ * reply is lost, the server may get the request twice. Each request names the resulting count of holds or the token of its tenure, so no
  * hold counts twice.
  *
  * <p>The steps of a call run in the threads that read replies and in the timer's thread. No step blocks.
