@@ -366,9 +366,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue)?.front()
     }
 
-    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the queue:
-    /// also true if another owner with the same hash has places. A kept place before the waiter is removed too, so call
-    /// this only to serve the first waiter or to end all waits.
+    /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the
+    /// queue: also true if another owner with the same hash has places. A kept place before the waiter is removed too, so
+    /// call this only to serve the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
@@ -421,8 +421,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.pop_while(queue, owner, |queued| queued.holds() > Some(holds))
     }
 
-    /// Removes the kept places of an owner that now holds the lock, and so needs no place. The owner must not have a wait
-    /// in the queue.
+    /// Removes the kept places of an owner that now holds the lock, and so needs no place. The owner must not have a
+    /// wait in the queue.
     pub(crate) fn end_places_of(&mut self, queue: QueueId, owner: &Owner, now: Instant) {
         while let Some(position) = self.first_place_of(queue, owner) {
             self.end_place(queue, position, now);

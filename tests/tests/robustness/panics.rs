@@ -111,8 +111,8 @@ fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 60000");
     arm(&mut a, "notify");
-    // The module subscribes to evictions when the first held lock leaves the keyspace. The server publishes the event of
-    // an eviction later than this, so the module gets the event of this first lock too.
+    // The module subscribes to evictions when the first held lock leaves the keyspace. The server publishes the event
+    // of an eviction later than this, so the module gets the event of this first lock too.
     a.evict("other");
     assert_contained(&server);
 }
