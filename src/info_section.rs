@@ -3,7 +3,7 @@
 use crate::server::info::MonotonicStats;
 use crate::server::{lock_allocation, mono};
 use crate::{state, statistics};
-use lockward_core::{Counters, Histogram};
+use lockward_core::{Counters, Histogram, Span};
 use std::ffi::CStr;
 
 /// A field of the section. docs/metrics.md says what each field means.
@@ -15,16 +15,19 @@ pub enum Field {
 }
 
 /// The fields in the order of the section. Checks for CONFIG RESETSTAT first.
-pub fn fields() -> [Field; 20] {
+pub fn fields() -> [Field; 21] {
     notice_reset();
+    let now = mono();
     state::with(|state| {
         let (store, statistics) = (&state.store, &state.statistics);
         let (counters, kept) = (&store.counters, number(store.dropped_locks.len()));
+        let quarantine_left = store.quarantine_left(now).map_or(0, Span::as_millis);
         [
             Field::Number(c"held", lock_allocation::alive().saturating_add(kept)),
             Field::Number(c"waiting", number(store.queues.waiters())),
             Field::Number(c"places_kept", number(store.queues.kept_places())),
             Field::Number(c"tenures_kept", kept),
+            Field::Number(c"quarantine_left_ms", quarantine_left),
             Field::Number(c"acquired", counters.acquired),
             Field::Number(c"re_entered", counters.re_entered),
             Field::Number(c"handed_off", counters.handed_off),

@@ -292,6 +292,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.replica
     }
 
+    /// How long the quarantine still lasts. `None` on a replica, which is never in quarantine.
+    #[must_use]
+    pub fn quarantine_left(&self, now: Instant) -> Option<Span> {
+        Some(now.until(self.quarantine.ends(now).filter(|_| !self.replica)?))
+    }
+
     /// Whether the server is loading its data, and from where.
     #[must_use]
     pub const fn loading(&self) -> Loading {

@@ -411,6 +411,20 @@ fn the_end_of_a_lease_is_counted_whatever_finds_it() {
 }
 
 #[test]
+fn the_rest_of_a_quarantine_is_shown_on_a_primary() {
+    let server = Server::start_with("quarantine 600000");
+    let mut a = server.client();
+    assert!((1..=600_000).contains(&read(&mut a, "quarantine_left_ms")));
+    let primary = Server::start();
+    server.follow(&primary);
+    assert_eq!(read(&mut a, "quarantine_left_ms"), 0, "a replica is not in quarantine");
+    a.call("REPLICAOF NO ONE");
+    assert!((1..=600_000).contains(&read(&mut a, "quarantine_left_ms")), "the promotion begins a quarantine");
+    a.call("CONFIG SET lock.quarantine 0");
+    assert_eq!(read(&mut a, "quarantine_left_ms"), 0);
+}
+
+#[test]
 fn a_tenure_restored_in_quarantine_is_counted() {
     let server = Server::start_with("quarantine 600000");
     let mut a = server.client();
