@@ -27,8 +27,11 @@ export RUST_TEST_THREADS ?= 8
 help: ## Show this list.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: build ## Start redis-server with the module in the foreground, on PORT (6379).
+run: check-port build ## Start redis-server with the module in the foreground, on PORT (6379).
 	@scripts/run $(PORT) $(MODULE)
+
+check-port: # before the build, which may take minutes
+	@scripts/run $(PORT)
 
 test: test-builds ## Run all tests, including those against real servers.
 	cargo test --workspace --no-fail-fast
