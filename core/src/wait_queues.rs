@@ -508,9 +508,12 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.close_if_empty(queue);
     }
 
-    /// Sets when the lock of a queue needs its next decision, for example when the first lease of the lock ends.
+    /// Sets when the lock of a queue needs its next decision, for example when the first lease of the lock ends. If the
+    /// lock may have changed without a decision, the queue becomes due no later than it was, because not every decision
+    /// does what such a change needs.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
+        let due = if entry.changed { due.into_iter().chain(entry.due).min() } else { due };
         if entry.due == due {
             return;
         }

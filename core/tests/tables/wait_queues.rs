@@ -171,6 +171,21 @@ fn a_due_queue_is_returned_once_at_its_instant() {
 }
 
 #[test]
+fn a_changed_queue_stays_due_although_a_decision_on_its_lock_sets_a_later_time() {
+    for later in [Some(instant(90)), None] {
+        let mut queues = WaitQueues::new();
+        queues.join(Db(0), b"k", wait_request("A", 1, None, None), MANY, instant(0));
+        let queue = queues.queue(Db(0), b"k").unwrap();
+        queues.set_changed(queue, instant(30));
+        queues.set_due(queue, later);
+        assert_eq!((queues.due(queue), queues.next_due()), (Some(instant(30)), Some(instant(30))));
+        assert_eq!(queues.pop_due(instant(30)), Some((queue, true)));
+        queues.set_due(queue, later);
+        assert_eq!(queues.due(queue), later, "the lock was checked");
+    }
+}
+
+#[test]
 fn the_next_due_time_is_the_first_lease_or_limit() {
     let mut queues = WaitQueues::new();
     queues.join(Db(0), b"k", wait_request("A", 1, None, Some(40)), MANY, instant(0));

@@ -285,6 +285,23 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
 /// serve these waiters later, in the background.
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 
+/// The owner B waits for "other" behind C, and then gets this lock by RENAME. So B's wait is granted as a re-entry. A
+/// command for "other" in the same pass decides on the lock first.
+#[test]
+fn an_owner_that_gets_a_lock_by_rename_re_enters_although_a_command_decides_on_the_lock_first() {
+    for command in [SERVE, "LOCK.RENEW other B PX 600000", "LOCK.ACQUIRE other D", "LOCK.INFO other"] {
+        let server = Server::start();
+        let mut a = server.client();
+        a.acquire("other A PX 600000");
+        let token = a.acquire("lock B PX 600000").token;
+        let _c = server.waiter("other C PX 600000 BLOCK 0");
+        let mut b = server.waiter("other B PX 600000 BLOCK 0");
+        a.transact(["RENAME lock other", command]);
+        let grant = b.reply().grant();
+        assert_eq!((grant.token, grant.holds), (token, 2), "{command}");
+    }
+}
+
 /// Starts a wait for the key "other", and returns its connection and the command that kills this connection.
 #[track_caller]
 fn wait_for_other(server: &Server, request: &str) -> (Client, String) {
