@@ -117,7 +117,7 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {
         end_wait(Completion { waiter, outcome });
         if slice.is_over() {
-            state::with(|state| state.set_due(queue, Some(now), now));
+            state::with(|state| state.recheck(&[queue], now));
             return;
         }
     }

@@ -149,6 +149,26 @@ fn many_wait_limits_are_reached_together() {
     assert_eq!(a.info("lock").unwrap().waiters, 0);
 }
 
+/// The server ends thousands of waits in several passes. Between two passes, the last waiter gets the lock by RENAME. So
+/// its wait is granted as a re-entry.
+#[test]
+fn a_waiter_that_gets_the_lock_by_rename_re_enters_although_the_other_waits_are_still_ending() {
+    let crowd = Crowd::gather();
+    let server = roomy().start();
+    let mut a = server.client();
+    a.acquire("lock A PX 3600000");
+    let count = MOST - 1_000;
+    let mut waiters = crowd.ask(&server, count, |number| format!("lock {number} PX 3600000 BLOCK 0"));
+    a.see_blocked(count as i64);
+    let (last, first) = (count - 1, &mut waiters[0]);
+    let token = a.acquire(&format!("other {last} PX 3600000")).token;
+    server.client().call("SET lock value");
+    assert_eq!(first.reply().error_word(), "WRONGTYPE");
+    a.transact(["DEL lock", "RENAME other lock"]);
+    let grant = waiters[last].reply().grant();
+    assert_eq!((grant.token, grant.holds), (token, 2));
+}
+
 #[test]
 fn many_waits_of_one_owner_are_granted_together() {
     let crowd = Crowd::gather();
