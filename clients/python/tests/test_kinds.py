@@ -641,6 +641,25 @@ def test_all_locks_are_renewed_after_a_cut_that_follows_an_idle_time(client: red
     lock.release()
 
 
+def test_a_lock_whose_renewals_were_refused_for_half_its_lease_is_kept(
+    server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause between two renewals must not grow beyond a sixth of the lease."""
+
+    def refusals() -> int:
+        return int(client.info("commandstats").get("cmdstat_lock.renew", {}).get("rejected_calls", 0))
+
+    monkeypatch.setattr("lockward._wire.random.uniform", lambda _, most: most)
+    rights = ["+@all", "-lock.renew"]
+    client.acl_setuser("few", enabled=True, passwords="+right", keys="*", commands=rights, reset=True)
+    with server.client(username="few", password="right") as few, lockward.Lock(few, "a", lease=2) as lock:
+        before = refusals()
+        eventually(lambda: refusals() >= before + 6)
+        client.acl_setuser("few", commands=["+lock.renew"])
+        eventually(lambda: held_for(client, "a") > 2.5)
+        assert lock.held
+
+
 def test_a_watcher_that_fails_is_reported_and_replaced(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     lock = lockward.Lock(client, "a", lease=1)
     assert lock.acquire()

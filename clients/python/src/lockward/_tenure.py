@@ -221,7 +221,7 @@ class Holding:
         else:
             if request.code in ("LIMIT", "ERR"):
                 tenure.reject(request.command[9:])  # the kind: see `renew_command`
-            tenure.renew_at = monotonic() + back_off(tenure.failures)
+            tenure.renew_at = monotonic() + min(back_off(tenure.failures), self.lease / 6000)
             tenure.failures += 1
         return request.code in DENIALS
 
