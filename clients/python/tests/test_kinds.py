@@ -510,6 +510,11 @@ def test_a_caller_without_a_waiting_connection_polls(module: Any, own: Any, clie
         assert not thread.is_alive()
 
 
+def test_all_callers_poll_if_there_is_no_waiting_connection(module: Any, own: Any, client: redis.Redis) -> None:
+    assert lockward.Lock(client, "a", timeout=0.3).acquire()
+    assert module.Lock(own, "a", waiting_connections=0).acquire()
+
+
 def test_an_interrupted_release_releases_the_lock(
     server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

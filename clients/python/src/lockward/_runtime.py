@@ -355,7 +355,7 @@ class Turn:
     def __exit__(self, *exception: object) -> None:
         with self._runtime.mutex:
             self._queue.pop(self, None)
-            for next_one in islice(self._queue, self._most - 1, self._most):
+            for next_one in islice(self._queue, max(0, self._most - 1), self._most):
                 if next_one._event is not None:
                     next_one._event.set()
 
