@@ -44,13 +44,14 @@ def test_the_lock_method_of_the_client_works(client: redis.Redis) -> None:
         assert holders(client, "a")
 
 
-@pytest.mark.parametrize("name", ["straße", b"\x00\xff", memoryview(b"view")])
+@pytest.mark.parametrize("name", ["straße", b"\x00\xff", memoryview(b"view"), 10**15])
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 2}, {"protocol": 3}])
-def test_names_are_text_or_bytes_with_any_decoding(server: Any, name: Any, options: Any) -> None:
+def test_names_are_text_or_bytes_or_numbers_with_any_decoding(server: Any, name: Any, options: Any) -> None:
+    """redis-py accepts a number as a name, too."""
     with server.client(**options) as client:
         lock = Lock(client, name)
         with lock:
-            assert lock.owned() and lock.locked()
+            assert lock.owned() and lock.locked() and "held" in repr(lock)
             resumed = Lock.resume(client, lock.handle())
             assert resumed.owned()
 
@@ -148,6 +149,8 @@ def test_two_locks_with_the_same_token_are_two_owners(client: redis.Redis) -> No
     assert mine.acquire(token="job-7")
     assert mine.local.token == b"job-7" and holders(client, "a")[0].startswith(b"job-7:")
     assert not other.acquire(blocking=False, token="job-7")
+    mine.release()
+    assert mine.acquire(token=7) and mine.local.token == b"7"  # redis-py accepts a number as a token, too
 
 
 def test_a_lock_is_lost_after_its_timeout(client: redis.Redis) -> None:

@@ -177,7 +177,7 @@ class LockBase(Generic[E, B, N]):
         return holdings.get(caller) or next(iter(holdings.values()), NOTHING)
 
     def _new_holding(self, token: str | bytes | None) -> Holding:
-        named = token.encode() if isinstance(token, str) else None if token is None else bytes(token)
+        named = None if token is None else bytes(self._encode(token))
         lease = self.timeout or self.lease
         if self.hold_limit is not None and (lease or self.hold_limit <= _DEFAULT_LEASE):
             lease = min(lease or self.hold_limit, self.hold_limit)

@@ -42,4 +42,4 @@ def refused(reply: Exception, name: Any) -> LockError:
 
 
 def readable(name: Any) -> str:
-    return name if isinstance(name, str) else bytes(name).decode(errors="replace")
+    return str(name) if isinstance(name, (str, int, float)) else bytes(name).decode(errors="replace")
