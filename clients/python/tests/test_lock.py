@@ -231,6 +231,28 @@ def test_the_client_finds_the_default_lease_without_permission_for_lock_info(cli
         assert lock.held
 
 
+def test_a_lock_can_be_read_while_another_thread_acquires_or_releases_it(client: redis.Redis) -> None:
+    lock = Lock(client, "a", thread_local=False)
+    assert lock.acquire()
+    holdings = lock._local.__dict__
+    holding = holdings[None]
+
+    def switch(frame: Any, event: str, _: Any) -> Any:
+        """After each instruction of the property, let the other thread run."""
+        frame.f_trace_opcodes = frame.f_code.co_name == "_holding"
+        if event == "opcode":
+            holdings.pop(None) if holdings else holdings.update({None: holding})
+        return switch
+
+    for _ in range(2):  # the lock is held at first, or not
+        sys.settrace(switch)
+        try:
+            lock.held  # noqa: B018
+        finally:
+            sys.settrace(None)
+        holdings.clear()
+
+
 def test_another_thread_can_read_the_lost_event(client: redis.Redis) -> None:
     lock, taken = Lock(client, "a"), []
     lock.acquire()

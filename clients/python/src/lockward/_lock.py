@@ -174,7 +174,7 @@ class LockBase(Generic[E, B, N]):
     def _holding(self) -> Holding:
         """The holding that the caller may release, or `NOTHING`."""
         holdings, caller = self._place()
-        return holdings.get(caller) or next(iter(holdings.values()), NOTHING)
+        return holdings.get(caller) or [*holdings.values(), NOTHING][0]
 
     def _new_holding(self, token: str | bytes | None) -> Holding:
         named = None if token is None else bytes(self._encode(token))
