@@ -171,9 +171,10 @@ def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: 
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the call has not begun
-@pytest.mark.parametrize("call", ["acquire", "release"])
+@pytest.mark.parametrize("name", [None, "job-7"])
+@pytest.mark.parametrize("call", ["acquire", "release", "try several keys"])
 def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_hold(
-    client: redis.Redis, call: str
+    client: redis.Redis, call: str, name: Any
 ) -> None:
     """A signal may come at any line. The test skips lines that begin with `with`: Python traces such a line again when its
     block ends, but handles no signal there."""
@@ -193,16 +194,22 @@ def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_ho
                     raise KeyboardInterrupt
             return self
 
+    busy = lockward.Lock(client, "~busy", lease=60)
+    assert busy.acquire()
     for after in itertools.count(1):
-        lock, interruption = lockward.Lock(client, f"{call}:{after}", lease=60), Interruption(after)
+        key, interruption = f"{call}:{after}", Interruption(after)
+        lock = lockward.Lock(client, key, lease=60, owner=name)
         lock.acquire()
-        if call == "acquire":
+        if call != "release":
             lock.release()  # the connection stays open
+        if call == "try several keys":
+            locks = [lockward.Lock(client, key), lockward.Lock(client, "~busy")]
+            lock = lockward.MultiLock(locks, lease=60, owner=name, blocking=False)
         sys.settrace(interruption)
         with suppress(KeyboardInterrupt):
-            getattr(lock, call)()
+            getattr(lock, "release" if call == "release" else "acquire")()
         sys.settrace(None)
-        eventually(lambda lock=lock: lock.held or not holders(client, lock.name))
+        eventually(lambda lock=lock, key=key: lock.held == bool(holders(client, key)))
         if interruption.left > 0:
             break
 

@@ -196,9 +196,9 @@ class LockBase(Generic[E, B, N]):
 
     def _keep(self, holding: Holding) -> bool:
         """Store a granted holding. Return False if another caller has acquired this object's lock meanwhile."""
-        for tenure in holding.tenures:  # if the owner is named, both acquisitions are one tenure: do not release it
-            tenure.is_pending = self._owner is None
         if self._holds_already():
+            for tenure in holding.tenures:  # if the owner is named, both acquisitions are one tenure: do not release it
+                tenure.is_pending = self._owner is None
             return False
         holding.is_renewed = self._is_renewed
         if self.hold_limit is not None:

@@ -237,14 +237,14 @@ class Acquisition(Call):
                 if not self.lock.reentrant:
                     raise self._held_already()
                 is_held = False
+            if not is_held:
+                await self._give_back()
+            return is_held
         except BaseException as error:
             await self._give_back(error)
             if isinstance(error, UnreachableError) and self.waits and self.answered and self.left() <= 0:
                 return False
             raise
-        if not is_held:
-            await self._give_back()
-        return is_held
 
     async def _acquire_keys(self, waits: bool) -> bool:
         tenures = self._holding.tenures
@@ -263,7 +263,6 @@ class Acquisition(Call):
         holding.holds, holding.is_over = self._holds - 1, self._holds == 1
         for tenure in holding.tenures:
             if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
-                tenure.is_pending = False
                 command = ("LOCK.RELEASE", tenure.key, holding.owner, "HOLDS", self._holds - 1)
                 requests.append(Request(tenure.key, command))
         await self.give_up(requests, error, self.lock._owner is not None or self._holds > 1)
@@ -391,7 +390,7 @@ async def _release_held(call: Call, holding: Holding) -> None:
         # The caller cannot know whether the server has released the locks. The client repeats the release in the
         # background, so that the locks do not stay held until their leases end.
         unanswered = [Request(request.key, request.make) for request in requests if not request.is_answered]
-        holding.holds = left
+        holding.holds, holding.is_over = left, not left
         await call.give_up(unanswered, interruption, call.lock._owner is not None or left > 0)
         raise
     for request in requests:
