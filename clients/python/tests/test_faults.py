@@ -309,6 +309,15 @@ def test_a_sentinel_or_primary_that_answers_nonsense_is_no_primary(module: Any, 
             module.Lock(own, "a", patience=0.2).acquire()
 
 
+def test_a_replica_that_sentinels_name_is_no_primary(module: Any) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # the port is bound but not listening, so connections are refused
+        kind = redis.asyncio.sentinel.Sentinel if module is not lockward else redis.sentinel.Sentinel
+        own = kind([unused.getsockname()]).slave_for("main")
+        with pytest.raises(UnreachableError):
+            module.Lock(own, "a", patience=0.2).acquire()
+
+
 def test_two_event_loops_share_a_client(server: Any, client: redis.Redis) -> None:
     own, runtimes = redis.asyncio.Redis(port=server.port), []
     both_run = threading.Barrier(2)

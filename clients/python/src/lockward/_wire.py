@@ -36,7 +36,7 @@ class LinkBase:
 
     def __init__(self, theirs: Any, node: Address | None) -> None:
         self._theirs, self.node, self._data, self.idle_since = theirs, node, bytearray(), 0.0
-        if hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
+        if node and hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
             theirs.connect = partial(theirs.connect_to, node)
         # Remove these values, so that redis-py does not send its name to the server.
         for name in ("driver_info", "lib_name", "lib_version"):
