@@ -53,7 +53,8 @@ export interface Adapter {
     nodes(): Address[];
     /** The node that has a slot. */
     owner(slot: number): Address | undefined;
-    readonly natMap: NatMap;
+    /** Gives the address that the other functions use, for the address that a node announces. By default it is the same. */
+    natMapper?(announced: Address): Address;
   };
   /**
    * Opens a connection, within a bounded time. If there is no cluster, the connection leads to the primary. Rejects with a
@@ -61,9 +62,6 @@ export interface Adapter {
    */
   open(address: Address): Promise<Connection>;
 }
-
-/** Gives the address at which this process reaches a node, for the address that the node announces. */
-type NatMap = Record<string, Address> | ((address: string) => Address | null | undefined) | undefined;
 
 type Opener = () => Promise<Connection>;
 
@@ -77,8 +75,10 @@ export function adapterOf(client: RedisClient): Adapter {
   if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
   if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as RedisClusterType);
   if ("_execute" in client) return nodeSentinelAdapter(client as unknown as RedisSentinelType);
-  if ("isOpen" in client && "duplicate" in client) return nodeRedisAdapter(client as RedisClientType);
-  throw new TypeError("the client must be one of ioredis or node-redis");
+  if (!("isOpen" in client && "duplicate" in client)) {
+    throw new TypeError("the client must be one of ioredis or node-redis");
+  }
+  return { prefix: (client as RedisClientType).options?.keyPrefix, open: () => openNode(client as RedisClientType) };
 }
 
 /** Whether the caller has closed the client. */
@@ -119,6 +119,7 @@ const IO_OVERRIDES: RedisOptions = {
   reconnectOnError: null,
   replyMapping: "legacy",
   retryStrategy: () => null,
+  role: "master",
   sentinelCommandTimeout: CONNECT_LIMIT / 2,
   sentinelRetryStrategy: () => null,
   socketTimeout: undefined,
@@ -139,7 +140,8 @@ function ioRedisAdapter(client: Redis): Adapter {
 }
 
 function ioClusterAdapter(client: Cluster): Adapter {
-  const { keyPrefix, redisOptions, natMap } = client.options;
+  const { keyPrefix, redisOptions } = client.options;
+  const mapper = client as unknown as { natMapper(announced: Address): Address };
   const nodes = () => {
     if (client.status === "wait") client.connect().catch(() => {});
     return client.nodes("master").map((node) => node.options as Address);
@@ -148,7 +150,7 @@ function ioClusterAdapter(client: Cluster): Adapter {
   const owner = (slot: number) => addressIn(client.slots[slot]?.[0]);
   return {
     prefix: keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix,
-    cluster: { nodes, owner, natMap: natMap as NatMap },
+    cluster: { nodes, owner, natMapper: (announced) => mapper.natMapper(announced) },
     open: async ({ host, port }) => openIo(client.nodes("master")[0] as Redis, { host, port }),
   };
 }
@@ -166,7 +168,7 @@ async function openIo(template: Redis, override: object = {}) {
       stream.cork(); // commands that are sent in the same tick are written together
       process.nextTick(() => stream.uncork());
     }
-    return redis.call(...command).catch(toServerError);
+    return redis.call(...command).catch((error) => toServerError(error, redis.status === "ready" && stream.writable));
   };
   return { stream, send, closed, close };
 }
@@ -175,6 +177,7 @@ async function openIo(template: Redis, override: object = {}) {
 
 const NODE_OVERRIDES = {
   clientSideCache: undefined,
+  commandsQueueMaxLength: undefined,
   commandOptions: { timeout: 0, typeMapping: {} },
   disableClientInfo: true,
   disableOfflineQueue: true,
@@ -185,10 +188,6 @@ const NODE_OVERRIDES = {
   RESP: 2,
   url: undefined,
 };
-
-function nodeRedisAdapter(client: RedisClientType): Adapter {
-  return { prefix: client.options?.keyPrefix, open: () => openNode(client) };
-}
 
 function nodeSentinelAdapter(client: RedisSentinelType): Adapter {
   const open = viaSentinels(async () => {
@@ -201,13 +200,15 @@ function nodeSentinelAdapter(client: RedisSentinelType): Adapter {
 }
 
 function nodeClusterAdapter(client: RedisClusterType): Adapter {
-  const { keyPrefix, nodeAddressMap } = client._options as { keyPrefix?: string | Buffer; nodeAddressMap?: NatMap };
+  const { keyPrefix, nodeAddressMap: map }: Partial<typeof client._options> = client._options ?? {}; // version 5.0 has none
   const open = async (address: Address) => {
     const node = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
-    return openNode((await bounded(client.nodeClient(node as never))) as RedisClientType, address);
+    const name = nameOf(address);
+    const mapped = (typeof map === "function" ? map(name) : map?.[name]) ?? address;
+    return openNode((await bounded(client.nodeClient(node as never))) as RedisClientType, mapped);
   };
   const owner = (slot: number) => client.slots[slot]?.master;
-  return { prefix: keyPrefix, cluster: { nodes: () => client.masters, owner, natMap: nodeAddressMap }, open };
+  return { prefix: keyPrefix, cluster: { nodes: () => client.masters, owner }, open };
 }
 
 async function openNode(template: RedisClientType, address?: Address): Promise<Connection> {
@@ -219,13 +220,15 @@ async function openNode(template: RedisClientType, address?: Address): Promise<C
     ...(address && { host: address.host, port: address.port }),
   };
   const client = template.duplicate({ ...NODE_OVERRIDES, socket } as object) as unknown as RedisClientType;
-  const close = () => void (client.isOpen && client.destroy());
+  const close = () => void (async () => client.destroy())().catch(() => {}); // version 5 cannot destroy a closed client
   const { closed } = await connect(client, close, CONNECT_LIMIT);
   client.unref();
   const send = (command: Command) =>
-    client.sendCommand(command.map((part) => (typeof part === "number" ? `${part}` : part))).catch(toServerError);
+    client.sendCommand(command.map(textOrBytes)).catch((error) => toServerError(error, client.isReady));
   return { send, closed, close };
 }
+
+const textOrBytes = (part: Command[number]) => (typeof part === "number" ? `${part}` : part);
 
 // For both libraries.
 
@@ -286,11 +289,10 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 }
 
 /**
- * Returns a server's error, and throws any other error. A server's message begins with a word in capitals. Messages of the
- * libraries do not begin with such a word, and system errors have a code. A server that is full executes no request, so this
- * function also throws its error `ERR max number of clients reached`.
+ * Returns a server's error, and throws any other error: the libraries' own errors come when a connection cannot be used. A
+ * server that is full executes no request, so this function also throws its error `ERR max number of clients reached`.
  */
-function toServerError(error: Error): ServerError {
-  if (!/^(?!ERR max number)[A-Z][A-Z0-9]*( |$)/.test(error.message) || "code" in error) throw error;
+function toServerError(error: Error, isUsable: boolean): ServerError {
+  if (!isUsable || error.message.startsWith("ERR max number")) throw error;
   return new ServerError(error.message);
 }

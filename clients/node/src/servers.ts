@@ -176,11 +176,11 @@ export class Servers {
   #locate(slot: number, failures: number, named: Address | undefined): Address {
     const { cluster } = this.#adapter;
     if (cluster === undefined) return PRIMARY;
+    if (named !== undefined) return cluster.natMapper?.(named) ?? named;
     const nodes = cluster.nodes();
-    const address = named ?? (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    const address = (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
     if (address === undefined) throw new Error("no node of the cluster is known");
-    const { natMap } = cluster;
-    return (typeof natMap === "function" ? natMap(nameOf(address)) : natMap?.[nameOf(address)]) ?? address;
+    return address;
   }
 
   #node(address: Address): Node {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { Redis } from "ioredis";
+import { Cluster, Redis } from "ioredis";
+import { createCluster } from "redis";
 import {
   type Lock,
   LockBusyError,
@@ -329,8 +330,10 @@ describe("clients", () => {
     const subscriber = server.ioredis();
     await subscriber.subscribe("news");
     await new Lockward(subscriber).using("b", () => {});
-    const node = await server.nodeRedis({ RESP: 3, commandOptions: { timeout: 1 }, pingInterval: 1_000 });
-    await new Lockward(node).using("b", () => {});
+    const options = { RESP: 3, commandOptions: { timeout: 1 }, pingInterval: 1_000, commandsQueueMaxLength: 5 };
+    await new Lockward(await server.nodeRedis(options)).using("b", async (_, lock) => {
+      await Promise.all(Array.from({ length: 20 }, () => lock.guarded()));
+    });
   });
 
   test("a client of ioredis that is not connected yet works", async () => {
@@ -355,6 +358,53 @@ describe("clients", () => {
     const refused = { name: "LockRefusedError", code: "WRONGPASS" };
     await assert.rejects(new Lockward(server.ioredis(stranger)).acquire("a"), refused);
   });
+
+  test("a connection that the server closes gives up its credentials", async () => {
+    const subscriptions = new Set<unknown>();
+    const credentialsProvider = {
+      type: "streaming-credentials-provider",
+      subscribe: async (listener: unknown) => {
+        subscriptions.add(listener);
+        return [{}, { dispose: () => subscriptions.delete(listener) }];
+      },
+      onReAuthenticationError: () => {},
+    };
+    const lock = await new Lockward(await server.nodeRedis({ credentialsProvider })).acquire("credentials");
+    const clients = `${await server.ask(["CLIENT", "LIST"])}`;
+    for (const [, id = ""] of clients.matchAll(/id=(\d+) .* cmd=lock/g)) await server.ask(["CLIENT", "KILL", "ID", id]);
+    await lock.renew();
+    await eventually(() => subscriptions.size === 2); // one for the program's client, and one for the new connection
+    await lock.release();
+  });
+
+  test("locks go to the primary although the client of ioredis reads from replicas", async () => {
+    const replica = await Server.start(`replicaof 127.0.0.1 ${server.port}`);
+    await eventually(async () => /master_link_status:up/.test(`${await replica.ask(["INFO", "replication"])}`));
+    const sentinel = await Server.startSentinel(`sentinel monitor main 127.0.0.1 ${server.port} 1`);
+    await eventually(async () => ((await sentinel.ask(["SENTINEL", "REPLICAS", "main"])) as unknown[]).length === 1);
+    const sentinels = [{ host: "127.0.0.1", port: sentinel.port }];
+    await new Lockward(server.ioredis({ sentinels, name: "main", role: "slave" })).using("primary", () => {});
+  });
+
+  for (const library of ["ioredis", "node-redis"]) {
+    test(`${library}: each address of a cluster node is mapped once`, async (t) => {
+      const nodes = await Server.startCluster();
+      const proxies = await Promise.all(nodes.map((node) => LossyProxy.start(node.port)));
+      const port = (announced: string) =>
+        proxies[nodes.findIndex((node) => announced.endsWith(`:${node.port}`))]?.port ?? 1;
+      const map = (announced: string) => ({ host: "127.0.0.1", port: port(announced) });
+      const socket = { host: "127.0.0.1", port: nodes[0].port };
+      const cluster =
+        library === "ioredis"
+          ? new Cluster([socket], { natMap: map })
+          : await createCluster({ rootNodes: [{ socket }], nodeAddressMap: map }).connect();
+      t.after(() => (cluster instanceof Cluster ? cluster.disconnect() : cluster.destroy()));
+      const lockward = new Lockward(cluster as RedisClient);
+      for (const key of ["a", "b", "c"]) await (await lockward.acquire(key, { waitLimit: 0 })).release();
+      await Promise.all(proxies.map((proxy) => proxy.tell("cut")));
+      for (const key of ["a", "b", "c"]) await (await lockward.acquire(key, { waitLimit: 0 })).release();
+    });
+  }
 
   test("the constructor refuses other clients and options out of range", () => {
     assert.throws(() => new Lockward({} as Redis), TypeError);

@@ -142,8 +142,8 @@ export class Server {
     return new Server(process, ports[0] as number);
   }
 
-  static async startSentinel(): Promise<Server> {
-    const { process, ports } = await TestProcess.start("sentinel");
+  static async startSentinel(...config: string[]): Promise<Server> {
+    const { process, ports } = await TestProcess.start("sentinel", ...config);
     return new Server(process, ports[0] as number);
   }
 
