@@ -74,11 +74,11 @@ export class Node {
   }
 
   /**
-   * Closes the connections that were opened before `sent`, as soon as no request uses them, because another server may be the
+   * Closes the connections that were opened before `time`, as soon as no request uses them, because another server may be the
    * primary. Later connections may already lead to the new primary.
    */
-  retireBefore(sent: number): void {
-    for (const link of this.#links) if (link.begun <= sent) this.#retire(link, true);
+  retireBefore(time: number): void {
+    for (const link of this.#links) if (link.begun < time) this.#retire(link, true);
   }
 
   closeAll(): void {

@@ -144,7 +144,8 @@ export class Servers {
         // After CLUSTERDOWN ask another node too, because the cluster may have removed this node.
         failures = error.code === "CLUSTERDOWN" ? failures + 1 : 0;
         if (failures > 0) this.#moved.delete(slot);
-        if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent);
+        // Many requests may be refused one after the other, so keep a connection that is new.
+        if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent - FIRST_PAUSE);
         else answeredAt = now();
       } catch (error) {
         if (error instanceof ServerError) {

@@ -794,6 +794,27 @@ describe("faults", () => {
     assert.deepEqual(grants, ["1"]);
   });
 
+  test("refused renewals open few connections", async () => {
+    const [locks, refusals] = [100, 600];
+    let [connections, refused] = [0, 0];
+    const port = await scripted(
+      ([name]) => {
+        if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:3000";
+        if (name !== "LOCK.RENEW") return "+OK";
+        refused += 1;
+        return refused > refusals ? ":7" : "-READONLY You can't write against a read only replica.";
+      },
+      () => {
+        connections += 1;
+      },
+    );
+    const client = new Lockward(server.ioredis({}, port));
+    const held = await Promise.all(Array.from({ length: locks }, (_, at) => client.acquire(`refused ${at}`)));
+    await eventually(() => refused >= refusals + locks);
+    assert(held.every((lock) => lock.held));
+    assert(connections < locks / 4, `${connections} connections`);
+  });
+
   test("a text that is not the handle of a key is refused", async () => {
     for (const text of ["", "{", "null", "5", "{}", '["owner"]']) {
       await assert.rejects(lockward.resume(Buffer.from(text).toString("base64url")), SyntaxError, text);

@@ -220,10 +220,12 @@ export class Server {
  */
 export async function scripted(
   reply: (command: string[], isFirst: boolean) => string | undefined | Promise<string | undefined>,
+  onConnection = () => {},
 ): Promise<number> {
   const sockets: Socket[] = [];
   const server = createServer((socket) => {
     const isFirst = sockets.push(socket) === 1;
+    onConnection();
     let text = "";
     const answer = async (command: string[]) => {
       const answered = await reply(command, isFirst);
