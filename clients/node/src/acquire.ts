@@ -8,7 +8,7 @@ import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
 import { FIRST_PAUSE, type Key, LONGEST_PAUSE, type Progress } from "./servers.js";
 import { isDenial, type Settings, Tenure } from "./tenure.js";
-import { now, rest, settleAll, within } from "./time.js";
+import { now, rest, settleAll, UNLIMITED, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
 const SHORT_LEASE = 3_000;
@@ -32,13 +32,13 @@ let owners = 0;
  * range.
  */
 export function planOf(settings: Settings, keys: readonly Key[], options: AcquireOptions, patience: number) {
-  const { waitLimit = Number.POSITIVE_INFINITY, holdLimit = Number.POSITIVE_INFINITY, signal, owner } = options;
-  const replicas = options.replicas ?? { count: 0, within: 0 };
-  checkOption("waitLimit", waitLimit, 0);
+  const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, replicas = { count: 0, within: 0 }, signal, owner } = options;
+  checkOption("waitLimit", waitLimit, 0, UNLIMITED);
   checkOption("lease", options.lease ?? 1);
-  checkOption("holdLimit", holdLimit);
+  checkOption("holdLimit", holdLimit, 1, UNLIMITED);
   checkOption("replicas.count", replicas.count, 0);
   checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
+  if (owner === "*") throw new RangeError("an owner must not be *, because the server makes another owner for each *");
   const begun = now();
   return {
     settings,
@@ -76,7 +76,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
     const signal = tenures.length > 1 ? AbortSignal.any([lock.signal, plan.signal ?? lock.signal]) : plan.signal;
     // Many callers may wait with one signal, and one caller may wait for many keys. Without this line Node.js would warn of a
     // memory leak.
-    if (signal !== undefined) setMaxListeners(Number.POSITIVE_INFINITY, signal);
+    if (signal !== undefined) setMaxListeners(UNLIMITED, signal);
     try {
       let isGranted = true;
       if (isTrial) {
@@ -125,7 +125,7 @@ async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, sign
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), { signal }); // a lease shorter than a round trip is lost each time
-        } else if (await ask(() => tenure.acquireCommand(tenure.lease), Number.POSITIVE_INFINITY, false)) {
+        } else if (await ask(() => tenure.acquireCommand(tenure.lease), UNLIMITED, false)) {
           return true; // the tries prevent a deadlock: all connections may wait for a lock that this caller holds
         }
       }

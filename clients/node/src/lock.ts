@@ -155,8 +155,8 @@ export class Lock implements AsyncDisposable {
   }
 }
 
-/** Throws if an option is not a whole number, or is less than `least`. Infinity is allowed. */
-export function checkOption(name: string, value: number, least = 1): void {
-  if ((Number.isSafeInteger(value) || value === Number.POSITIVE_INFINITY) && value >= least) return;
+/** Throws if an option is neither a whole number nor `most`, or is less than `least`. */
+export function checkOption(name: string, value: number, least = 1, most = Number.MAX_SAFE_INTEGER): void {
+  if ((Number.isSafeInteger(value) || value === most) && value >= least) return;
   throw new RangeError(`${name} must be a whole number of at least ${least}, not ${value}`);
 }

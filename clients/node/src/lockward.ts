@@ -4,7 +4,7 @@ import { LockBusyError, LockLostError } from "./errors.js";
 import { checkOption, type KindOptions, Lock } from "./lock.js";
 import { type Key, keyOf, Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
-import { settleAll } from "./time.js";
+import { settleAll, UNLIMITED } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -65,8 +65,6 @@ export type LeaderRoutine<T> = (term: number, signal: AbortSignal) => Promise<T>
 
 /** The last arguments of a method: a routine, or options and a routine. */
 export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
-
-const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /**
  * Locks on the servers of an ioredis or node-redis client. A Lockward opens its own connections with that client's options,
@@ -142,8 +140,9 @@ export class Lockward {
    */
   async resume(handle: string): Promise<Lock> {
     const [owner, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
-    if (parts.length === 0) throw new SyntaxError("this is not the handle of a lock");
-    const plan = { settings: this.#settings, owner, renewal: true, holdLimit: UNLIMITED };
+    const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[3])); // the lease
+    if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
+    const plan = planOf(this.#settings, [], { owner }, this.#settings.patience);
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64")), kind, lease), { token, holds }),
     );

@@ -11,7 +11,7 @@ import { adapterOf, addressIn, isEnded, nameOf, onEnd, ServerError } from "./ada
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Node } from "./node.js";
 import type { Tenure } from "./tenure.js";
-import { NoReply, now, Schedule } from "./time.js";
+import { NoReply, now, Schedule, UNLIMITED } from "./time.js";
 
 export interface Request {
   /** Returns the commands of one attempt. The client sends them at the time `sent`. */
@@ -110,7 +110,7 @@ export class Servers {
    */
   async ask(tenure: Tenure, request: Request): Promise<{ sent: number; replies: unknown[] }> {
     const { key, plan } = tenure;
-    const { signal, progress = {}, patience = Number.POSITIVE_INFINITY, limit = plan.settings.responseLimit } = request;
+    const { signal, progress = {}, patience = UNLIMITED, limit = plan.settings.responseLimit } = request;
     const transient = request.transient ?? TRANSIENT;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();

@@ -6,7 +6,7 @@
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
 import { FOR_RELEASE, type Key, type Progress, type Servers } from "./servers.js";
-import { now, within } from "./time.js";
+import { now, UNLIMITED, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
 /** The kind of a lock, as arguments of a command. */
@@ -69,7 +69,7 @@ export class Tenure {
   /** How many renewals are in progress. */
   #renewals = 0;
   #retryAt = 0;
-  #holdEnd = Number.POSITIVE_INFINITY;
+  #holdEnd = UNLIMITED;
   /** The end of the lease that the last renewal asks for. */
   #latestEnd = 0;
   /** When the client last sent a renewal that shortens the lease. Replies to earlier renewals do not set the deadline. */
@@ -239,7 +239,7 @@ export class Tenure {
 
   /** When to renew the tenure. Infinity means never. */
   get #renewalDue(): number {
-    if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return Number.POSITIVE_INFINITY;
+    if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return UNLIMITED;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
   }
 

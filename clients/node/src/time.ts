@@ -3,6 +3,9 @@ import type { Request } from "./servers.js";
 /** The clock for leases, in milliseconds. It is monotonic. */
 export const now = (): number => performance.now();
 
+/** The value of a limit that does not limit. */
+export const UNLIMITED = Number.POSITIVE_INFINITY;
+
 /** `within` throws this when its time is over. */
 export class NoReply extends Error {}
 
@@ -32,7 +35,7 @@ export class Schedule {
   /** How many members keep the process alive. */
   #keepers = 0;
   #timer: NodeJS.Timeout | undefined;
-  #timerAt = Number.POSITIVE_INFINITY;
+  #timerAt = UNLIMITED;
 
   add(member: Member): void {
     member.index = this.#members.push(member) - 1;
@@ -94,7 +97,7 @@ export class Schedule {
   }
 
   #onTimer(): void {
-    this.#timerAt = Number.POSITIVE_INFINITY;
+    this.#timerAt = UNLIMITED;
     this.visit((each) => each.onTimer(now()));
   }
 }

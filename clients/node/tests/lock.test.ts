@@ -199,9 +199,11 @@ for (const library of LIBRARIES) {
       await (await patient).release();
       const tiny = await lockward.acquire("tiny", { lease: 50, renewal: false });
       await eventually(() => tiny.signal.aborted);
-      for (const lease of [0, -1, 1.5, Number.NaN]) {
+      for (const lease of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
+        await assert.rejects(tiny.renew(lease), RangeError);
       }
+      await assert.rejects(lockward.acquire("none", { owner: "*" }), RangeError); // the server would make up an owner
       for (const waitLimit of [-1, Number.NaN, "100" as unknown as number, null as unknown as number]) {
         await assert.rejects(lockward.acquire("none", { waitLimit }), RangeError);
       }
@@ -816,7 +818,7 @@ describe("faults", () => {
   });
 
   test("a text that is not the handle of a key is refused", async () => {
-    for (const text of ["", "{", "null", "5", "{}", '["owner"]']) {
+    for (const text of ["", "{", "null", "5", "{}", '["owner"]', '["owner", 5]', '["owner", ["a2V5"]]']) {
       await assert.rejects(lockward.resume(Buffer.from(text).toString("base64url")), SyntaxError, text);
     }
   });
