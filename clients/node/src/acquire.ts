@@ -43,6 +43,7 @@ export function planOf(settings: Settings, keys: readonly Key[], options: Acquir
   return {
     settings,
     keys,
+    /** The owner that the program has named. */
     owner,
     signal,
     holdLimit,
@@ -61,10 +62,11 @@ export function planOf(settings: Settings, keys: readonly Key[], options: Acquir
   };
 }
 
-type AcquirePlan = ReturnType<typeof planOf> & Progress;
+/** What the tenures of one lock share. */
+export type Plan = ReturnType<typeof planOf> & Progress;
 
 /** Acquires all keys, or none. Returns null when the wait limit is over. If the call fails, it gives up all keys. */
-export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
+export async function acquireAll(plan: Plan): Promise<Lock | null> {
   // First try several keys in one pipeline. Then wait for one key after the other.
   for (let isTrial = plan.keys.length > 1; ; isTrial = false) {
     // If the program has named no owner, each round has a new owner: a late release of an earlier round must not end a
@@ -104,7 +106,7 @@ export async function acquireAll(plan: AcquirePlan): Promise<Lock | null> {
 }
 
 /** Acquires one key. Returns whether the key is held before the wait limit. */
-async function acquire(tenure: Tenure, plan: AcquirePlan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
+async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
 
   try {

@@ -135,8 +135,7 @@ export class Lock implements AsyncDisposable {
    */
   release(): Promise<void> {
     // Wait for the releases of all keys: a later release could end the next tenure of a named owner.
-    this.#releasing ??=
-      this.#tenures.length === 1 ? this.#tenures[0].release() : settleAll(this.#tenures.map((each) => each.release()));
+    this.#releasing ??= settleAll(this.#tenures.map((each) => each.release()));
     return this.#releasing;
   }
 

@@ -167,9 +167,8 @@ export class Lockward {
 
   /** The distinct keys with the client's prefix, sorted by their bytes. */
   #fullKeys(keys: Keys): Key[] {
-    const list = Array.isArray(keys) ? (keys as readonly (string | Buffer)[]) : [keys as string | Buffer];
-    checkOption("the number of keys", list.length);
-    const full = list.map((key) => this.#settings.servers.fullKey(key));
+    const full = [keys].flat().map((key) => this.#settings.servers.fullKey(key));
+    checkOption("the number of keys", full.length);
     if (full.length === 1) return full;
     const compare = (a: Key, b: Key) => Buffer.compare(Buffer.from(a as string), Buffer.from(b as string));
     return full.sort(compare).filter((key, at) => at === 0 || compare(key, full[at - 1] as Key) !== 0);

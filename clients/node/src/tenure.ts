@@ -3,6 +3,7 @@
 // This process counts a lease on its monotonic clock, from before it sent the request. The server starts the lease later. So
 // the lease ends in this process before it ends at the server, even if this process or the server was paused.
 
+import type { Plan } from "./acquire.js";
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
 import { FOR_RELEASE, type Key, type Progress, type Servers } from "./servers.js";
@@ -19,16 +20,6 @@ export interface Settings {
   /** How long to repeat a request while no server answers. */
   readonly patience: number;
   readonly responseLimit: number;
-}
-
-/** What the tenures of one lock share. */
-export interface Plan {
-  readonly settings: Settings;
-  /** The owner that the program has named. */
-  readonly owner: string | undefined;
-  /** Whether the lease is renewed. */
-  readonly renewal: boolean;
-  readonly holdLimit: number;
 }
 
 /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
@@ -114,7 +105,7 @@ export class Tenure {
   /** Throws when the tenure was lost or released. */
   checkHeld(): void {
     if (this.#isReleased) throw new TypeError("the lock was released");
-    if (now() >= this.deadline) this.#loseByTime();
+    if (now() >= this.deadline) this.#lose();
     if (this.loss !== undefined) throw this.loss;
   }
 
@@ -135,8 +126,7 @@ export class Tenure {
 
   /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
   renewCommand(lease: number, kind = this.kind): Command {
-    const { key, owner, token, holds } = this;
-    return ["LOCK.RENEW", key, owner, "PX", lease, "TOKEN", token, "HOLDS", holds, ...kind];
+    return ["LOCK.RENEW", this.key, this.owner, "PX", lease, "TOKEN", this.token, "HOLDS", this.holds, ...kind];
   }
 
   /**
@@ -226,7 +216,7 @@ export class Tenure {
   onTimer(at: number): void {
     // Report losses after all renewals are sent, because the program's listeners may be slow. Also renew a tenure that is due
     // within a twelfth of its lease, so that several renewals share a pipeline from now on.
-    if (at >= this.deadline) queueMicrotask(() => this.#loseByTime());
+    if (at >= this.deadline) queueMicrotask(() => this.#lose());
     else if (at >= this.#renewalDue - this.lease / 12) this.onBroken();
     this.plan.settings.servers.schedule.arm(this);
   }
@@ -241,10 +231,6 @@ export class Tenure {
   get #renewalDue(): number {
     if (this.#renewals > 0 || this.#isLastLease || !this.#isRenewed) return UNLIMITED;
     return Math.max(this.deadline - (this.lease * 2) / 3, this.#retryAt);
-  }
-
-  #loseByTime(): void {
-    this.#lose(this.#isLastLease ? "its hold limit is over" : "its lease is over");
   }
 
   /** Whether the lease ends with the hold limit. */
@@ -296,7 +282,7 @@ export class Tenure {
     }
   }
 
-  #lose(reason: string): LockLostError {
+  #lose(reason = this.#isLastLease ? "its hold limit is over" : "its lease is over"): LockLostError {
     this.deadline = Number.NEGATIVE_INFINITY; // so that a release sends no request
     if (this.loss === undefined) this.onLost(new LockLostError(`the lock is lost: ${reason}`, this.key));
     return this.loss as unknown as LockLostError;
