@@ -84,8 +84,8 @@ export function adapterOf(client: RedisClient): Adapter {
 /** Whether the caller has closed the client. */
 export function isEnded(client: RedisClient): boolean {
   const { isOpen, status, manuallyClosing } = client as unknown as Record<string, unknown>;
-  // If the caller closes ioredis while it reconnects, ioredis does not change its status.
-  return isOpen === false || status === "end" || manuallyClosing === true;
+  // If the caller closes ioredis while it reconnects, ioredis does not change its status until the caller connects it again.
+  return isOpen === false || status === "end" || (manuallyClosing === true && status !== "ready");
 }
 
 /** Calls the listener when the client ends. */

@@ -343,6 +343,18 @@ describe("clients", () => {
     await new Lockward(lazy).using("lazy", () => {});
   });
 
+  test("a client of ioredis that was closed while it reconnected works when it is connected again", async () => {
+    const client = server.ioredis({ retryStrategy: () => 3_000_000 });
+    const id = await client.client("ID");
+    await server.ask(["CLIENT", "KILL", "ID", id]);
+    await eventually(() => client.status === "reconnecting");
+    const lockward = new Lockward(client);
+    client.disconnect();
+    await assert.rejects(lockward.acquire("reopened"), UnreachableError);
+    await client.connect();
+    await lockward.using("reopened", () => {});
+  });
+
   test("a refused login or command fails at once", async () => {
     await server.ask(["ACL", "SETUSER", "guest", "on", ">secret", "~*", "+ping", "+select"]);
     const guest = { username: "guest", password: "secret" };
