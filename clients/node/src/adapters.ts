@@ -75,9 +75,8 @@ export function adapterOf(client: RedisClient): Adapter {
   if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
   if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as RedisClusterType);
   if ("_execute" in client) return nodeSentinelAdapter(client as unknown as RedisSentinelType);
-  if (!("isOpen" in client && "duplicate" in client)) {
-    throw new TypeError("the client must be one of ioredis or node-redis");
-  }
+  const isNodeRedis = "isOpen" in client && "duplicate" in client;
+  if (!isNodeRedis) throw new TypeError("the client must be one of ioredis or node-redis");
   return { prefix: (client as RedisClientType).options?.keyPrefix, open: () => openNode(client as RedisClientType) };
 }
 
@@ -203,9 +202,11 @@ function nodeClusterAdapter(client: RedisClusterType): Adapter {
   const { keyPrefix, nodeAddressMap: map }: Partial<typeof client._options> = client._options ?? {}; // version 5.0 has none
   const open = async (address: Address) => {
     const node = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
+    // Create its client if necessary. Do not wait until this client is connected: it is only a template, and the node may hang.
+    void (async () => client.nodeClient(node as never))().catch(() => {});
     const name = nameOf(address);
     const mapped = (typeof map === "function" ? map(name) : map?.[name]) ?? address;
-    return openNode((await bounded(client.nodeClient(node as never))) as RedisClientType, mapped);
+    return openNode(node?.client as unknown as RedisClientType, mapped);
   };
   const owner = (slot: number) => client.slots[slot]?.master;
   return { prefix: keyPrefix, cluster: { nodes: () => client.masters, owner }, open };

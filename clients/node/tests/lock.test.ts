@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
+import calculateSlot from "cluster-key-slot";
 import { Cluster, Redis } from "ioredis";
 import { createCluster } from "redis";
 import {
@@ -419,6 +420,19 @@ describe("clients", () => {
       for (const key of ["a", "b", "c"]) await (await lockward.acquire(key, { waitLimit: 0 })).release();
     });
   }
+
+  test("node-redis: a silent cluster node does not stop locks on the others before a connection is open", async (t) => {
+    const nodes = await Server.startCluster();
+    const rootNodes = [{ socket: { host: "127.0.0.1", port: nodes[1].port } }];
+    const cluster = await createCluster({ rootNodes, minimizeConnections: true }).connect();
+    t.after(() => cluster.destroy());
+    const silent = nodes.find(({ port }) => port === cluster.masters[0]?.port);
+    const portOf = (key: string) => cluster.slots[calculateSlot(key)]?.master.port;
+    const key = ["a", "b", "c"].find((each) => portOf(each) !== silent?.port) as string;
+    await silent?.tell("pause");
+    await new Lockward(cluster as RedisClient).using(key, { waitLimit: 0 }, () => {});
+    await silent?.tell("resume");
+  });
 
   test("the constructor refuses other clients and options out of range", () => {
     assert.throws(() => new Lockward({} as Redis), TypeError);
