@@ -13,7 +13,17 @@ pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S
     }
 }
 
-/// Returns the value as one line of JSON.
+/// Returns the value as one line of JSON. serde_json does not escape the control characters from U+007F on.
 pub(crate) fn line(value: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::new(format!("cannot write the output: {error}")))
+    let line = serde_json::to_string(value);
+    let line = line.map_err(|error| Failure::new(format!("cannot write the output: {error}")))?;
+    let mut escaped = String::with_capacity(line.len());
+    for letter in line.chars() {
+        if letter.is_control() {
+            escaped += &format!("\\u{:04x}", u32::from(letter));
+        } else {
+            escaped.push(letter);
+        }
+    }
+    Ok(escaped)
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use crate::failure::Failure;
+use crate::text;
 
 /// Writes to standard output. A closed pipe is no failure: a reader such as head(1) may stop reading early.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -13,7 +14,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a message to standard error. If nobody can read the message, the exit code still tells the outcome.
+/// Writes a message to standard error. The error of a server may contain control characters, so they are escaped. If
+/// nobody can read the message, the exit code still tells the outcome.
 pub(crate) fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "lockward: {message}");
+    let _ = writeln!(io::stderr(), "lockward: {}", text::show(message.as_bytes()));
 }

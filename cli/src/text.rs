@@ -40,6 +40,9 @@ pub(crate) enum Column {
     Right(&'static str),
 }
 
+/// No column of a table is wider than this. A longer name only moves the rest of its own line.
+const WIDEST: usize = 200;
+
 /// A table. Each column is as wide as its widest cell.
 pub(crate) fn table<const N: usize>(columns: [Column; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let head = columns.map(|(Column::Left(head) | Column::Right(head))| head.to_owned());
@@ -47,7 +50,7 @@ pub(crate) fn table<const N: usize>(columns: [Column; N], rows: impl Iterator<It
     let mut widths = [0; N];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
-            *width = console::measure_text_width(cell).max(*width);
+            *width = console::measure_text_width(cell).min(WIDEST).max(*width);
         }
     }
     let mut table = String::new();

@@ -209,6 +209,14 @@ fn a_server_without_the_module_is_reported_so() {
 }
 
 #[test]
+fn control_characters_of_a_servers_error_are_escaped() {
+    let server = Setup::without_module().start();
+    // The server's error names the arguments.
+    let (_, _, error) = run(&url(&server), &["run", "k\x1b[2J", "true"]);
+    assert_eq!(error.matches(r"k\x1b[2J").count(), 2, "{error:?}");
+}
+
+#[test]
 fn a_server_that_loads_its_data_is_reported_so() {
     // This port replies as a server that is loading.
     let server = Listener::start(|mut stream| {

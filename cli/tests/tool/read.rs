@@ -159,6 +159,22 @@ fn control_characters_in_names_are_escaped() {
     server.client().call([b"LOCK.ACQUIRE".as_slice(), b"k\x1b[2J", b"me\n\xff", b"PX", b"600000"]);
     let shown = run(&url(&server), &["ls"]).1;
     assert!(shown.contains(r"k\x1b[2J  me\x0a\xff "), "{shown:?}");
+    // Some terminals take this character for an escape sequence.
+    server.client().acquire("\u{9b}2J me PX 600000");
+    let json = run(&url(&server), &["ls", "--json", "\u{9b}*"]).1;
+    assert!(json.starts_with(r#"{"key":"\u009b2J","#), "{json:?}");
+}
+
+#[test]
+fn a_huge_name_does_not_widen_all_lines() {
+    let server = Server::start();
+    let huge = "k".repeat(1_000_000);
+    for key in [huge.as_str(), "a", "b"] {
+        server.client().acquire(&format!("{key} me PX 600000"));
+    }
+    let shown = run(&url(&server), &["ls"]).1;
+    assert!(shown.contains(&huge));
+    assert!(shown.len() < huge.len() + 2_000, "{} bytes", shown.len());
 }
 
 #[test]
