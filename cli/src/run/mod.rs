@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockward_client::{Client, Error, Guard, Lock, Settings};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::duration;
@@ -176,18 +176,25 @@ impl Run {
                 return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
             }
         };
-        match guard.release().await {
-            Ok(()) => {}
-            Err(Error::Lost { loss, .. }) => {
-                return Err(self.lost(&format!("was lost before the command ended: {loss}")));
-            }
-            Err(error) => {
-                let name = self.name();
-                output::complain(&format!(
-                    "{name} could not be released and stays held until its lease ends: {error}"
-                ));
-            }
-        }
+        let name = self.name();
+        // A signal ends a release that gets no reply.
+        let given_up = async {
+            signals.next().await;
+            sleep(RELEASE_LIMIT).await;
+        };
+        let cause = tokio::select! {
+            released = guard.release() => match released {
+                Ok(()) => return Ok(code.into()),
+                Err(Error::Lost { loss, .. }) => {
+                    return Err(self.lost(&format!("was lost before the command ended: {loss}")));
+                }
+                Err(error) => error.to_string(),
+            },
+            () = given_up => "no server answers".to_owned(),
+        };
+        output::complain(&format!(
+            "{name} could not be released and stays held until its lease ends: {cause}"
+        ));
         Ok(code.into())
     }
 

@@ -1,8 +1,9 @@
 //! The signals that lockward passes on to the command.
 
+use std::sync::Arc;
 use std::{io, thread};
 
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
@@ -26,12 +27,17 @@ impl Signals {
     /// Installs handlers, so that the signals do not end this process. A signal that was ignored when lockward started,
     /// as under nohup(1), stays ignored, in lockward and in the command.
     pub(super) fn listen() -> io::Result<Self> {
+        // If the parent ignored SIGCHLD, the kernel would discard the exit status of the command.
+        signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals =
             SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|number| !is_ignored(*number)))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
             for origin in signals.forever() {
-                let is_from_terminal = matches!(origin.cause, Cause::Kernel);
+                // The kernel also sends SIGALRM at the end of a timer, and SIGHUP to the leader of a session. The
+                // command does not get these signals.
+                let is_from_key = matches!(origin.signal, SIGINT | SIGQUIT);
+                let is_from_terminal = is_from_key && matches!(origin.cause, Cause::Kernel);
                 if sender.send(Signal { number: origin.signal, is_from_terminal }).is_err() {
                     return;
                 }

@@ -292,6 +292,32 @@ fn ignored_signals_stay_ignored() {
 }
 
 #[test]
+fn a_parent_that_ignores_sigchld_changes_no_exit_code() {
+    let server = Server::start();
+    for (arguments, code) in
+        [(["run", "k", "-c", "exit 7"].as_slice(), 7), (&["run", "k", "/nonexistent"], 127)]
+    {
+        let mut ignoring = Command::new("env");
+        ignoring.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_lockward")]).args(arguments);
+        assert_eq!(output(ignoring.env("LOCKWARD_URL", url(&server))).0, code);
+        assert_eq!(server.client().info("k"), None);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_release_without_a_reply() {
+    let server = Server::start();
+    let arguments = ["--patience", "10m", "--lease", "10m", "k", "-c", "echo $$; read answer; exit 7"];
+    let mut run = Run::start(&url(&server), &arguments);
+    let pid = run.line();
+    server.freeze();
+    drop(run.input());
+    eventually("the command has ended", || !runs(&pid));
+    run.process.send("TERM");
+    assert_eq!(run.process.code(), Some(7));
+}
+
+#[test]
 fn a_signal_during_the_wait_leaves_the_queue() {
     let server = Server::start();
     let mut client = server.client();

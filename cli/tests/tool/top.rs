@@ -284,3 +284,22 @@ fn ctrl_c_reaches_the_command_once() {
     assert_eq!(terminal.text().matches("got-it").count(), 2, "{}", terminal.text());
     assert_ne!(server.client().call("LOCK.INFO k"), Reply::Null);
 }
+
+#[test]
+fn an_alarm_of_the_parent_reaches_the_command_in_a_terminal() {
+    let server = Server::start();
+    let run = format!("perl -e 'alarm 1; exec @ARGV' {TOOL} run --url {} k sleep 600", url(&server));
+    let Some(terminal) = Terminal::start(80, 24, &run) else { return };
+    terminal.see("ended with 142");
+}
+
+#[test]
+fn the_command_ends_when_its_terminal_closes() {
+    let server = Server::start();
+    // Without a shell, lockward leads the session. Then the kernel sends SIGHUP only to lockward.
+    let run = format!("exec {TOOL} run --url {} k -c 'echo on; exec sleep 600'", url(&server));
+    let Some(terminal) = Terminal::start(80, 24, &run) else { return };
+    terminal.see("on");
+    drop(terminal);
+    eventually("the lock is free", || server.client().info("k").is_none());
+}
