@@ -41,7 +41,7 @@ impl Client {
     /// The tokio runtime needs its IO and time drivers (`enable_all`). Without them tokio panics at the first request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] outside a tokio runtime.
+    /// [`Error::Invalid`] when the address names no server, or outside a tokio runtime.
     pub fn new(address: Address, settings: Settings) -> Result<Self, Error> {
         Ok(Self { inner: Inner::new(address, settings)? })
     }

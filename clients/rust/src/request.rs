@@ -196,13 +196,16 @@ impl Request {
     /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
     fn is_final(&mut self, error: &RedisError) -> bool {
         let code = error.code().unwrap_or_default();
+        let text = error.to_string();
         if !self.is_sent
             && (matches!(
                 error.kind(),
                 ErrorKind::AuthenticationFailed
                     | ErrorKind::InvalidClientConfig
                     | ErrorKind::MasterNameNotFoundBySentinel
-            ) || matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM"))
+            ) || matches!(code, "WRONGPASS" | "NOAUTH" | "NOPERM")
+                // The redis crate hides the code of such an error. A busy server also refuses SELECT.
+                || text.contains("refused to switch database") && !text.contains(" is busy "))
         {
             return true;
         }

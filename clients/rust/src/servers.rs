@@ -83,6 +83,9 @@ impl Inner {
     pub(crate) fn new(address: Address, settings: Settings) -> Result<Arc<Self>, Error> {
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("create the client in a tokio runtime"))?;
+        if address.servers().is_empty() {
+            return Err(Error::invalid("the address names no server"));
+        }
         let client = Self {
             wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
             settings,

@@ -2,8 +2,9 @@
 
 use crate::{LONG, client, client_with, granted, soon, url};
 use lockward_client::redis::{Cmd, cmd};
-use lockward_client::{Client, Error, Limit, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Server, eventually, free_port};
+use lockward_client::redlock::Redlock;
+use lockward_client::{Address, Client, Error, Limit, Loss, Settings};
+use lockward_tests::{Fate, Proxy, Reply, Server, eventually, free_port};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -340,4 +341,49 @@ async fn close_waits_for_the_release_of_dropped_guards() {
         assert!(client.close().await);
         assert_eq!(observer.info("k"), None);
     }
+}
+
+#[tokio::test]
+async fn an_address_without_servers_is_invalid() {
+    let Ok(Address::Server(server)) = "redis://127.0.0.1".parse() else { panic!("a server") };
+    let sentinels =
+        Address::Sentinels { sentinels: Vec::new(), name: "locks".into(), server: Box::new(server) };
+    for address in [sentinels, Address::Cluster(Vec::new())] {
+        let client = Client::new(address.clone(), Settings::default());
+        assert!(matches!(client, Err(Error::Invalid(_))), "{client:?}");
+        let redlock = Redlock::new([address], Settings::default());
+        assert!(matches!(redlock, Err(Error::Invalid(_))), "{redlock:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_the_server_does_not_have_is_refused() {
+    let server = Server::start();
+    let client = client_with(&format!("{}/99", url(server.port())), Settings::default().patience(LONG));
+    for error in
+        [soon(client.lock("k").acquire()).await.err(), soon(client.lead("k", async |_| ())).await.err()]
+    {
+        assert!(matches!(error, Some(Error::Refused { .. })), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_server_does_not_refuse_a_database() {
+    let server = Server::start();
+    let refused = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&refused);
+    let proxy = Proxy::start(server.port(), move |request| {
+        counted.fetch_add(u64::from(request[0].text() == "SELECT"), Ordering::Relaxed);
+        Fate::Carried
+    });
+    let mut observer = server.client();
+    observer.call("CONFIG SET busy-reply-threshold 1");
+    let mut script = server.client();
+    script.send(["EVAL", "while true do end", "0"]);
+    eventually("the server is busy", || matches!(observer.call("PING"), Reply::Error(_)));
+    let client = client_with(&format!("{}/1", url(proxy.port())), Settings::default());
+    let task = tokio::spawn(client.lock("k").acquire());
+    eventually("two attempts are refused", || refused.load(Ordering::Relaxed) > 1);
+    observer.call("SCRIPT KILL");
+    granted(task).await.release().await.expect("a release");
 }
