@@ -4,13 +4,12 @@
 //! number that is left. Alice is stopped between her read and her write, for longer than her lease. In the first sale
 //! they write with SET, in the second sale with LOCK.GUARD.
 
-use std::io::{self, Write};
-
 use redis::Connection;
 use uuid::Uuid;
 
 use super::counting::{EXPIRY_S, LEASE_MS, acquire, connect, release};
 use crate::failure::Failure;
+use crate::output;
 use crate::server::Server;
 
 const SHORT_LEASE_MS: u64 = 200;
@@ -22,19 +21,17 @@ const LEFT: i64 = STOCK - ALICE_SELLS - BOB_SELLS;
 
 /// Shows both sales. Fails if the late write was accepted in spite of LOCK.GUARD.
 pub(super) fn run(server: &Server) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
+    say(&format!(
         "Alice sells {ALICE_SELLS} of {STOCK} pairs, and Bob sells {BOB_SELLS}: {LEFT} must be left. Both read and write under one lock.\n\
          Alice's lease is {SHORT_LEASE_MS} ms, and she is stopped for longer. Server: {}",
         server.address()
-    )?;
+    ))?;
     let (mut alice, mut bob) = (connect(server)?, connect(server)?);
     for guarded in [false, true] {
         // In a cluster the lock and the data must have the same slot.
         let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());
         let sale = Sale { lock: format!("{name}:lock"), stock: format!("{name}:pairs"), guarded };
-        let left = sale.show(&mut out, &mut alice, &mut bob);
+        let left = sale.show(&mut alice, &mut bob);
         redis::cmd("DEL").arg(&sale.lock).arg(&sale.stock).exec(&mut bob)?;
         let left = left?;
         if guarded && left != LEFT {
@@ -46,6 +43,10 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
+fn say(line: &str) -> Result<(), Failure> {
+    output::print(&format!("{line}\n"))
+}
+
 /// One sale, with SET or with LOCK.GUARD.
 struct Sale {
     lock: String,
@@ -55,36 +56,31 @@ struct Sale {
 
 impl Sale {
     /// Sells, and prints each step. Returns how many pairs are left.
-    fn show(
-        &self,
-        out: &mut impl Write,
-        alice: &mut Connection,
-        bob: &mut Connection,
-    ) -> Result<i64, Failure> {
-        writeln!(out, "\n{}", if self.guarded { "LOCK.GUARD ... SET" } else { "SET" })?;
+    fn show(&self, alice: &mut Connection, bob: &mut Connection) -> Result<i64, Failure> {
+        say(&format!("\n{}", if self.guarded { "LOCK.GUARD ... SET" } else { "SET" }))?;
         redis::cmd("SET").arg(&self.stock).arg(STOCK).arg("EX").arg(EXPIRY_S).exec(alice)?;
         let old_token = acquire(&self.lock, "alice", SHORT_LEASE_MS, alice)?;
         let old = self.read(alice)?;
-        writeln!(out, "  alice  has the lock with token {old_token}, reads {old}, and is stopped")?;
+        say(&format!("  alice  has the lock with token {old_token}, reads {old}, and is stopped"))?;
         // Bob gets the lock when Alice's lease ends.
         let token = acquire(&self.lock, "bob", LEASE_MS, bob)?;
         let read = self.read(bob)?;
         let left = read - BOB_SELLS;
         let wrote = self.write(token, left, bob)?;
-        writeln!(out, "  bob    has the lock with token {token}, reads {read}, writes {left}: {wrote}")?;
+        say(&format!("  bob    has the lock with token {token}, reads {read}, writes {left}: {wrote}"))?;
         let wrote = self.write(old_token, old - ALICE_SELLS, alice)?;
-        writeln!(out, "  alice  goes on, writes {}: {wrote}", old - ALICE_SELLS)?;
+        say(&format!("  alice  goes on, writes {}: {wrote}", old - ALICE_SELLS))?;
         release(&self.lock, "bob", bob)?;
         if self.guarded {
             let token = acquire(&self.lock, "alice", LEASE_MS, alice)?;
             let read = self.read(alice)?;
             let left = read - ALICE_SELLS;
             let wrote = self.write(token, left, alice)?;
-            writeln!(out, "  alice  starts again with token {token}, reads {read}, writes {left}: {wrote}")?;
+            say(&format!("  alice  starts again with token {token}, reads {read}, writes {left}: {wrote}"))?;
         }
         let left = self.read(bob)?;
         let verdict = if left == LEFT { "right" } else { "wrong: Bob's sale is lost" };
-        writeln!(out, "  {left} pairs are left: {verdict}")?;
+        say(&format!("  {left} pairs are left: {verdict}"))?;
         Ok(left)
     }
 
