@@ -170,10 +170,13 @@ impl Run {
         let code = match ending {
             Ending::Exited(code) => code,
             Ending::Lost(loss) => {
+                // A renewal of a lost lock fails at once, and the error names the lock.
+                let renewed = guard.renew().await;
+                let key = if let Err(Error::Lost { key, .. }) = renewed { key } else { self.name() };
                 // Release all locks of this run: at the server, the lease of the lost lock may not be over yet, and
                 // the other locks may still be held.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
-                return Err(self.lost(&format!("was lost: {loss}; lockward ended the command")));
+                return Err(lost(&key, &format!("was lost: {loss}; lockward ended the command")));
             }
         };
         let name = self.name();
@@ -185,8 +188,8 @@ impl Run {
         let cause = tokio::select! {
             released = guard.release() => match released {
                 Ok(()) => return Ok(code.into()),
-                Err(Error::Lost { loss, .. }) => {
-                    return Err(self.lost(&format!("was lost before the command ended: {loss}")));
+                Err(Error::Lost { key, loss }) => {
+                    return Err(lost(&key, &format!("was lost before the command ended: {loss}")));
                 }
                 Err(error) => error.to_string(),
             },
@@ -208,26 +211,24 @@ impl Run {
         text::show(self.key.as_bytes())
     }
 
-    fn lost(&self, how: &str) -> Failure {
-        Failure::new(format!("{} {how}", self.name())).with_code(exit_code::LOST)
-    }
-
+    /// The failure names the key of the error, because another lock than `self.key` may be the reason.
     fn not_acquired(&self, error: &Error) -> Failure {
-        let name = self.name();
-        if matches!(error, Error::Busy { .. }) {
-            return Failure::new(format!("{name} is busy")).with_code(self.busy_exit_code);
+        if let Error::Busy { key } = error {
+            return Failure::new(format!("{key} is busy")).with_code(self.busy_exit_code);
         }
-        if let Error::Unreachable { cause, .. } = error {
-            let line = format!("cannot acquire {name}: no server answers: {cause}");
+        if let Error::Unreachable { key, cause } = error {
+            let line = format!("cannot acquire {key}: no server answers: {cause}");
             return Failure::new(line).with_code(exit_code::UNREACHABLE);
         }
-        let reason = if let Error::Refused { code, message, .. } = error {
-            format!("{code} {message}")
-        } else {
-            error.to_string()
-        };
-        Failure::new(format!("cannot acquire {name}: {reason}"))
+        if let Error::Refused { key, code, message } = error {
+            return Failure::new(format!("cannot acquire {key}: {code} {message}"));
+        }
+        Failure::new(format!("cannot acquire {}: {error}", self.name()))
     }
+}
+
+fn lost(key: &str, how: &str) -> Failure {
+    Failure::new(format!("{key} {how}")).with_code(exit_code::LOST)
 }
 
 /// A unique owner. The name contains the host and the process id, for the operator.

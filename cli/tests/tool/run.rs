@@ -434,6 +434,24 @@ fn several_locks_are_held_together() {
 }
 
 #[test]
+fn a_message_names_the_lock_that_is_busy_refused_or_lost() {
+    let server = Server::start();
+    let (url, port) = (url(&server), server.port().to_string());
+    let mut observer = server.client();
+    for (set_up, lease, command, wanted) in [
+        ("LOCK.ACQUIRE a A PX 600000", "30s", "true", "a is busy\n"),
+        ("SET a value", "30s", "true", "cannot acquire a: WRONGTYPE "),
+        ("DEL a", "30s", "redis-cli -p $0 DEL a", "a was lost before the command ended: "),
+        ("DEL a", "1500ms", "redis-cli -p $0 DEL a; exec sleep 600", "a was lost: "),
+    ] {
+        observer.call(set_up);
+        let arguments = ["run", "-n", "--lease", lease, "--also", "a", "b", "sh", "-c", command, &port];
+        let (_, _, error) = run(&url, &arguments);
+        assert!(error.starts_with(&format!("lockward: {wanted}")), "{error}");
+    }
+}
+
+#[test]
 fn the_error_names_a_missing_certificate_file() {
     let arguments = ["run", "--url", "rediss://127.0.0.1:1", "--cacert", "/no/ca.crt", "k", "true"];
     let (code, _, errors) = run("redis://127.0.0.1:1", &arguments);
