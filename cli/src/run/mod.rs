@@ -93,7 +93,7 @@ pub(crate) struct Run {
     grace: Duration,
 
     /// If no server answers, give up after this time
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration::parse_positive)]
     patience: Duration,
 
     /// The owner. Two runs with the same owner hold the lock at the same time [default: HOST:PID:RANDOM]
