@@ -9,10 +9,14 @@ mod signals;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{ExitCode, id};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
 use lockward_client::{Client, Error, Guard, Lock, Settings};
+use signal_hook::consts::SIGINT;
+use signal_hook::low_level::emulate_default_handler;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
@@ -107,9 +111,15 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let signals = Signals::listen()?;
+        let is_interrupted = Arc::clone(&signals.is_interrupted);
         // The runtime has only one thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.acquire_and_run(signals))
+        let code = runtime.block_on(self.acquire_and_run(signals))?;
+        // After Ctrl-C a shell script goes on, unless SIGINT has ended the program that the script waits for.
+        if is_interrupted.load(Ordering::Relaxed) && code == exit_code::after_signal(SIGINT).into() {
+            emulate_default_handler(SIGINT)?;
+        }
+        Ok(code)
     }
 
     async fn acquire_and_run(self, mut signals: Signals) -> Result<ExitCode, Failure> {

@@ -1,6 +1,7 @@
 //! The signals that lockward passes on to the command.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -21,6 +22,8 @@ pub(super) struct Signal {
 /// A queue of received signals.
 pub(super) struct Signals {
     received: mpsc::UnboundedReceiver<Signal>,
+    /// Whether the user has pressed Ctrl-C.
+    pub(super) is_interrupted: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -30,6 +33,8 @@ impl Signals {
         // If the parent ignored SIGCHLD, the kernel would discard the exit status of the command.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let (sender, received) = mpsc::unbounded_channel();
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        let interrupted = Arc::clone(&is_interrupted);
         let mut signals =
             SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|number| !is_ignored(*number)))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
@@ -38,12 +43,15 @@ impl Signals {
                 // command does not get these signals.
                 let is_from_key = matches!(origin.signal, SIGINT | SIGQUIT);
                 let is_from_terminal = is_from_key && matches!(origin.cause, Cause::Kernel);
+                if is_from_terminal && origin.signal == SIGINT {
+                    interrupted.store(true, Ordering::Relaxed);
+                }
                 if sender.send(Signal { number: origin.signal, is_from_terminal }).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { received })
+        Ok(Self { received, is_interrupted })
     }
 
     pub(super) async fn next(&mut self) -> Signal {

@@ -303,3 +303,23 @@ fn the_command_ends_when_its_terminal_closes() {
     drop(terminal);
     eventually("the lock is free", || server.client().info("k").is_none());
 }
+
+#[test]
+fn ctrl_c_ends_a_script_that_runs_lockward() {
+    let server = Server::start();
+    for (held, seen) in [(false, "on"), (true, "script")] {
+        if held {
+            server.client().acquire("k A PX 600000");
+        }
+        let run = format!("{TOOL} run --url {} k -c \"echo on; exec sleep 600\"", url(&server));
+        let script = format!("trap : INT; bash -c 'echo script; {run}; echo went on'");
+        let Some(terminal) = Terminal::start(80, 24, &script) else { return };
+        terminal.see(seen);
+        if held {
+            server.client().see_waiters("k", 1);
+        }
+        terminal.press("C-c");
+        terminal.see("ended with 130");
+        assert!(!terminal.text().contains("went on"), "{}", terminal.text());
+    }
+}
