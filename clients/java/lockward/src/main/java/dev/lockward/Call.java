@@ -238,19 +238,25 @@ final class Call {
         }
 
         private void answered(List<@Nullable Object> replies) {
-            // These two errors do not show that a primary accepts writes.
-            if (!ServerError.is(replies.get(0), "READONLY") && !ServerError.is(replies.get(0), "NOREPLICAS")) {
+            ServerError error = (ServerError) replies.stream()
+                    .filter(ServerError.class::isInstance)
+                    .findFirst()
+                    .orElse(null);
+            if (error == null || error.isAnswer()) {
                 isHeard = true;
                 heardAt = Clock.now();
+            } else {
+                target.replace(sentAt);
             }
             importing = null;
-            boolean isRefused =
-                    replies.get(0) instanceof ServerError refusal && refusal.isTransient(last(), isRepeatable);
-            target.giveBack(Objects.requireNonNull(used), !isRefused);
-            if (isRefused) {
-                redirect((ServerError) Objects.requireNonNull(replies.get(0)));
+            Connection connection = Objects.requireNonNull(used);
+            if (error != null && error.isTransient(last(), isRepeatable)) {
+                target.giveBack(connection, false);
+                mayHaveRun |= replies.get(0) != error;
+                redirect(error);
                 return;
             }
+            target.giveBack(connection, true);
             long longest = ServerError.longestLease(replies.get(0));
             if (longest > 0 && longestLease == Clock.FOREVER) {
                 longestLease = longest;
@@ -269,7 +275,7 @@ final class Call {
             switch (refusal.code()) {
                 case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
                 case "ASK" -> importing = servers.redirected(target, refusal);
-                case "READONLY", "MASTERDOWN", "NOREPLICAS" -> target.replace(sentAt);
+                case "MASTERDOWN" -> target.replace(sentAt);
                 case "CLUSTERDOWN" -> servers.learn(key, null); // the cluster may have removed this node
                 default -> {}
             }

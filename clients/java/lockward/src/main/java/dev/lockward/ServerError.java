@@ -17,6 +17,9 @@ record ServerError(String message) {
     /** Further transient errors, but not for a guarded command: its script may reply these errors itself, after it has written. */
     private static final Set<String> ENDED_WAIT = Set.of("NOREPLICAS", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
+    /** The errors that do not count as answers, because they do not show that a primary accepts writes. */
+    private static final Set<String> NO_ANSWERS = Set.of("NOREPLICAS", "READONLY");
+
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 
     /** Whether a reply is the error with this first word. */
@@ -26,6 +29,10 @@ record ServerError(String message) {
 
     boolean deniesTenure() {
         return DENIALS.contains(code());
+    }
+
+    boolean isAnswer() {
+        return !NO_ANSWERS.contains(code());
     }
 
     /** Whether a server may accept the request later. A release is repeated even while the server cannot write to its disk. */

@@ -266,6 +266,21 @@ class RepliesTest {
     }
 
     @Test
+    void aGrantIsReleasedIfTheServerEndsEveryWaitForReplicas() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE")
+                        ? grant(7, 30_000)
+                        : request.startsWith("WAIT") ? "-UNBLOCKED force unblock" : ":0");
+                LockwardClient client = Server.builder(server.uri())
+                        .patience(Duration.ofMillis(500))
+                        .build()) {
+            LockRequest request = client.request("k").replicas(1, Duration.ofMillis(100));
+            assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ZERO));
+            assertTrue(server.count("LOCK.ACQUIRE k ") > 1);
+            eventually(() -> server.count("LOCK.RELEASE k ") == 1);
+        }
+    }
+
+    @Test
     void aReleaseWithoutAReplyFailsAtTheEndOfTheLease() throws Exception {
         try (ScriptedServer server =
                         new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 3_000) : null);
