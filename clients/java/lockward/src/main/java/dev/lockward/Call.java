@@ -6,7 +6,6 @@ import io.lettuce.core.RedisCommandExecutionException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
-import java.util.Set;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -25,8 +24,6 @@ import org.jspecify.annotations.Nullable;
 final class Call {
     /** If the client does not know which node has the key, it waits this long for the reply of a node. Then it asks another node. */
     private static final long GUESS_LIMIT = 250;
-
-    private static final Set<String> LOGIN_ERRORS = Set.of("NOAUTH", "NOPERM", "WRONGPASS");
 
     /** If false, the call does not repeat a request that the server may have executed. */
     boolean isRepeatable = true;
@@ -149,7 +146,6 @@ final class Call {
 
     /** Sends the requests again after a pause, if there is time. */
     private void repeat(Throwable cause) {
-        checkRepeatable(cause);
         pause(Math.min(Clock.left(giveUpAt()), Clock.backOff(failures++)))
                 .whenComplete((done, cancelled) -> run(() -> {
                     if (cancelled != null) {
@@ -165,23 +161,6 @@ final class Call {
                                 cause);
                     }
                 }));
-    }
-
-    /** Throws if another attempt would be useless or wrong. */
-    private void checkRepeatable(Throwable failure) {
-        if (failure instanceof CancellationException cancelled) {
-            throw cancelled;
-        }
-        for (Throwable each = failure; each != null; each = each.getCause()) {
-            String message = String.valueOf(each.getMessage());
-            if (each instanceof RedisCommandExecutionException && LOGIN_ERRORS.contains(ServerError.code(message))) {
-                throw new LockRefusedException(key, message);
-            }
-        }
-        if (!isRepeatable && mayHaveRun) {
-            throw new LockUnreachableException(
-                    "no reply to the command guarded by the lock " + key + ": it may have run", failure);
-        }
     }
 
     /** One attempt to send the requests in one pipeline. This future completes with the replies, or fails if a reply is missing. */
@@ -301,7 +280,26 @@ final class Call {
                 }
                 target.giveBack(connection, false);
             }
+            checkRepeatable(error);
             repeat(error);
+        }
+
+        /** Throws if another attempt would be useless or wrong. */
+        private void checkRepeatable(Throwable failure) {
+            if (failure instanceof CancellationException cancelled) {
+                throw cancelled;
+            }
+            for (Throwable each = failure; each != null; each = each.getCause()) {
+                ServerError error = new ServerError(String.valueOf(each.getMessage()));
+                if (each instanceof RedisCommandExecutionException && !error.isTransient(last(), true)) {
+                    throw new LockRefusedException(
+                            key, error.message()); // the error came while the connection was opened
+                }
+            }
+            if (!isRepeatable && mayHaveRun) {
+                throw new LockUnreachableException(
+                        "no reply to the command guarded by the lock " + key + ": it may have run", failure);
+            }
         }
     }
 }

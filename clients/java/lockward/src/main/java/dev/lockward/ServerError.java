@@ -38,6 +38,7 @@ record ServerError(String message) {
     /** Whether a server may accept the request later. A release is repeated even while the server cannot write to its disk. */
     boolean isTransient(Request request, boolean isRepeatable) {
         return TRANSIENT.contains(code())
+                || message.startsWith("ERR max number of clients")
                 || (isRepeatable && ENDED_WAIT.contains(code()))
                 || (request.name.equals("LOCK.RELEASE") && code().equals("MISCONF"));
     }

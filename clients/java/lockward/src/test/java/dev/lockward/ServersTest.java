@@ -90,6 +90,18 @@ class ServersTest {
     }
 
     @Test
+    void anErrorDuringTheOpeningOfAConnectionEndsTheCall() throws Exception {
+        RedisURI uri = Server.shared().uri();
+        uri.setDatabase(1_000_000);
+        try (LockwardClient client =
+                Server.builder(uri).patience(Duration.ofHours(1)).build()) {
+            LockRefusedException refused = assertThrows(
+                    LockRefusedException.class, () -> client.request("k").acquire());
+            assertTrue(refused.getMessage().contains("DB index is out of range"), refused::getMessage);
+        }
+    }
+
+    @Test
     void theFirstConnectionHasBegunWhenTheClientIsBuilt() throws Exception {
         Server.shared(); // this call sends the first request of this process
         ClientResources resources = ClientResources.create();
