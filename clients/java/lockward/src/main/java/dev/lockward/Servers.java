@@ -65,7 +65,7 @@ final class Servers {
         responseLimit = settings.responseLimit;
         this.onConnectionLost = onConnectionLost;
         redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
-        redis.setOptions(ownOptions(settings.options, Duration.ofMillis(responseLimit)));
+        redis.setOptions(ownOptions(settings.options, Duration.ofMillis(Math.min(responseLimit, Integer.MAX_VALUE))));
     }
 
     private static ClientOptions ownOptions(ClientOptions theirs, Duration connectLimit) {

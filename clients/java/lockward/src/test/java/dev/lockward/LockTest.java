@@ -217,6 +217,15 @@ class LockTest {
     }
 
     @Test
+    void hugeSettingsDoNotOverflow() {
+        Duration longest = Duration.ofSeconds(Long.MAX_VALUE);
+        try (LockwardClient client =
+                SERVER.builder().patience(longest).responseLimit(longest).build()) {
+            assertTrue(client.getLock(name).tryLock());
+        }
+    }
+
+    @Test
     void theLeaseDefaultsToTheServersSetting() {
         lock.lock();
         long lease = SERVER.info(name).orElseThrow().leaseLeft();
