@@ -223,12 +223,12 @@ public final class LockRequest {
     }
 
     /**
-     * Makes several tenures one lock: when one tenure is lost, the client does not renew the other tenures any more. Calls the program's
-     * listener when one of the tenures in {@code begun} is lost.
+     * Makes several tenures one lock: when one tenure is lost, the client does not renew the tenures in {@code begun} any more. Calls the
+     * program's listener when one of the tenures in {@code begun} is lost.
      */
     void watchLoss(List<Tenure> tenures, List<Tenure> begun) {
         if (tenures.size() > 1) {
-            Tenure.onLost(tenures, loss -> tenures.forEach(Tenure::stopRenewing));
+            Tenure.onLost(tenures, loss -> begun.forEach(Tenure::stopRenewing));
         }
         if (onLost != null) {
             Tenure.onLost(begun, onLost);

@@ -145,6 +145,24 @@ class KindsTest {
     }
 
     @Test
+    void theLossOfALockOfSeveralKeysEndsNoOtherLock() throws Exception {
+        try (LockwardClient brief =
+                SERVER.builder().lease(Duration.ofSeconds(2)).build()) {
+            LockwardLock one = brief.getLock(name + "a");
+            LockwardLock both = brief.getMultiLock(name + "a", name + "b");
+            one.lock();
+            both.lock();
+            CompletableFuture<LockLostException> loss = new CompletableFuture<>();
+            both.onLost(loss::complete);
+            SERVER.call("DEL", name + "b");
+            loss.get(20, TimeUnit.SECONDS);
+            assertThrows(LockLostException.class, both::unlock);
+            SERVER.awaitRenewals(3, name + "a");
+            one.unlock();
+        }
+    }
+
+    @Test
     void aLeaderThatLosesTheLockIsInterruptedAndLeadsAgain() throws Exception {
         CountDownLatch deposed = new CountDownLatch(1);
         CountDownLatch leads = new CountDownLatch(1);
