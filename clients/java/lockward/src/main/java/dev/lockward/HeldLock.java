@@ -92,7 +92,7 @@ public final class HeldLock implements AutoCloseable {
 
     /** Makes the lock a semaphore from now on, with more slots than before. */
     public void downgradeToSlots(int slots) {
-        Clock.await(all(tenure -> tenure.renew(0, List.of("SLOTS", slots))));
+        Clock.await(all(tenure -> tenure.renew(0, tenure.withSlots(slots))));
     }
 
     /**

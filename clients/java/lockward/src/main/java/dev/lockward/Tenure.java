@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /** A tenure of one key by one owner. The client renews and watches the tenure until it is released or lost. */
@@ -151,6 +152,11 @@ final class Tenure {
 
     private LockLostException loss(String reason) {
         return new LockLostException(key, token, reason);
+    }
+
+    /** The kind with this number of slots and the present weight. */
+    synchronized List<Object> withSlots(int slots) {
+        return Stream.concat(Stream.of("SLOTS", slots), kind.stream().skip(2)).toList();
     }
 
     synchronized void stopRenewing() {

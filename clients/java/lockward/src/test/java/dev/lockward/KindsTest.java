@@ -128,6 +128,18 @@ class KindsTest {
     }
 
     @Test
+    void aSemaphoreWithMoreSlotsKeepsItsWeight() throws Exception {
+        try (Server server = new Server();
+                LockwardClient client = server.client()) {
+            HeldLock held = client.request("k").slots(4).weight(3).acquire();
+            held.downgradeToSlots(5);
+            server.restart("quarantine 60000"); // the next renewal restores the tenure
+            eventually(() -> server.isLocked("k"));
+            assertEquals(3L, Server.map(server.call("LOCK.INFO", "k")).get("weight"));
+        }
+    }
+
+    @Test
     void severalKeysFormOneLock() throws Exception {
         LockwardLock both = CLIENT.getMultiLock(name + "b", name + "a", name + "b");
         LockwardLock one = CLIENT.getLock(name + "a");
