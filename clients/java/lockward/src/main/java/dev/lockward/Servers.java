@@ -304,7 +304,7 @@ final class Servers {
         private CompletableFuture<RedisURI> primary() {
             List<RedisURI> sentinels = uri.getSentinels();
             if (sentinels.isEmpty()) {
-                return CompletableFuture.completedFuture(withoutSentinels().build());
+                return CompletableFuture.completedFuture(uri);
             }
             // Use the first answer, because other Sentinels may not answer.
             CompletableFuture<RedisURI> found = new CompletableFuture<>();
@@ -320,17 +320,12 @@ final class Servers {
             return found;
         }
 
-        private RedisURI.Builder withoutSentinels() {
-            // The builder copies the address and the settings, but not the Sentinels.
-            return RedisURI.builder(uri).withTimeout(Duration.ofMillis(responseLimit));
-        }
-
         private CompletableFuture<RedisURI> askSentinel(RedisURI sentinel) {
             String name = uri.getSentinelMasterId();
             return ask(sentinel, new Request("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
                     .thenApply(reply -> {
                         if (reply instanceof List<?> primary) {
-                            return withoutSentinels()
+                            return RedisURI.builder(uri) // copies the settings, but not the Sentinels
                                     .withHost(String.valueOf(primary.get(0)))
                                     .withPort(Integer.parseInt(String.valueOf(primary.get(1))))
                                     .build();
@@ -366,8 +361,10 @@ final class Servers {
     }
 
     private CompletableFuture<StatefulRedisConnection<String, String>> connect(RedisURI server) {
+        // Lettuce closes a connection whose login takes longer than the timeout in the URI.
+        RedisURI.Builder limited = RedisURI.builder(server).withTimeout(Duration.ofMillis(responseLimit));
         // Lettuce may block while it reads certificates from files, so another thread calls Lettuce.
-        return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, server), starter)
+        return CompletableFuture.supplyAsync(() -> redis.connectAsync(StringCodec.UTF8, limited.build()), starter)
                 .thenCompose(started -> started)
                 .whenComplete((connection, error) -> {
                     if (isClosed && error == null) {

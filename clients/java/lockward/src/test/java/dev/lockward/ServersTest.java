@@ -9,7 +9,9 @@ import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.resource.ClientResources;
 import java.lang.ref.WeakReference;
+import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.net.Socket;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -116,6 +118,23 @@ class ServersTest {
         } finally {
             end.countDown();
             resources.shutdown(0, 1, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
+    void aConnectionToASilentSentinelIsClosed() throws Exception {
+        try (ServerSocket sentinel = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+                LockwardClient client = Server.builder(
+                                RedisURI.Builder.sentinel("127.0.0.1", sentinel.getLocalPort(), "primary")
+                                        .build())
+                        .responseLimit(Duration.ofMillis(500))
+                        .patience(Duration.ofMillis(500))
+                        .build();
+                Socket connection = sentinel.accept()) {
+            connection.setSoTimeout(20_000);
+            assertThrows(
+                    LockUnreachableException.class, () -> client.request("k").tryAcquire(Duration.ZERO));
+            connection.getInputStream().readAllBytes(); // ends when the client closes the connection
         }
     }
 
