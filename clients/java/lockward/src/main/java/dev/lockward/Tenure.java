@@ -118,14 +118,16 @@ final class Tenure {
         synchronized (this) {
             int added = count - holdsAtServer();
             sharedHolds += asKind.equals(Request.SHARED) ? added : 0;
-            isRenewed |= renewed;
             long end = Clock.leaseEnd(by.sent, newLease);
+            if (holds == 0 || (renewed && !isRenewed)) {
+                lease = newLease;
+                acceptedLease = newLease;
+            }
+            isRenewed |= renewed;
             if (holds == 0) {
                 token = newToken;
                 kind = asKind;
                 otherKind = asKind;
-                lease = newLease;
-                acceptedLease = newLease;
                 holdEnd = by.sent + holdLimit;
             } else {
                 end = Math.max(end, deadline);

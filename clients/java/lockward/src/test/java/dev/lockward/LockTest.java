@@ -244,9 +244,10 @@ class LockTest {
         try (LockwardClient brief =
                 SERVER.builder().lease(Duration.ofSeconds(3)).build()) {
             LockwardLock mine = brief.getLock(name);
-            mine.lock(4, TimeUnit.SECONDS);
+            mine.lock(500, TimeUnit.MILLISECONDS);
             mine.lock();
             SERVER.awaitRenewals(2, name);
+            assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 500);
             mine.unlock();
             mine.unlock();
         }
