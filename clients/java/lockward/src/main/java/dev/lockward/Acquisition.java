@@ -372,10 +372,11 @@ final class Acquisition {
             });
         }
 
-        /** Ends the acquisition of this key and the turn. */
+        /** Ends the acquisition of this key. The turn ends when its connection is free. */
         private void end(boolean granted, @Nullable Throwable failure) {
+            CompletableFuture<Void> turn = this.turn;
             if (turn != null) {
-                client.waitingConnections.end(turn);
+                call.ownExchange.whenComplete((replies, error) -> client.waitingConnections.end(turn));
             }
             isLeftBehind |= failure != null && call.mayHaveRun;
             // If a server has answered during the call, the lock counts as busy at the wait limit. If the lock has

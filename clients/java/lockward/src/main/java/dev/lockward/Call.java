@@ -43,6 +43,9 @@ final class Call {
     /** The longest lease that the server accepts. When the server has refused a longer lease, the call sends the request once more. */
     volatile long longestLease = Clock.FOREVER;
 
+    /** Completes when the last attempt on a connection of its own does not use this connection any more. */
+    volatile CompletableFuture<?> ownExchange = CompletableFuture.completedFuture(null);
+
     private final Servers servers;
     private final String key;
 
@@ -178,7 +181,12 @@ final class Call {
         }
 
         void start() {
-            waitFor(this);
+            if (!waitFor(this).isDone()) {
+                CompletableFuture<List<@Nullable Object>> exchange =
+                        target.connection(isOwn).thenCompose(this::send);
+                ownExchange = isOwn ? exchange : ownExchange;
+                exchange.whenComplete((replies, error) -> Clock.complete(this, replies, error));
+            }
             long guessed = known == null && isRepeatable ? Clock.now() + GUESS_LIMIT : latest;
             long until = Math.min(guessed, Math.min(latest, giveUpAt()));
             servers.timer
@@ -190,9 +198,6 @@ final class Call {
                             lost(Clock.cause(error));
                         }
                     }));
-            target.connection(isOwn)
-                    .thenCompose(this::send)
-                    .whenComplete((replies, error) -> Clock.complete(this, replies, error));
         }
 
         private CompletableFuture<List<@Nullable Object>> send(Connection connection) {

@@ -423,6 +423,25 @@ class RepliesTest {
     }
 
     @Test
+    void aConnectionThatStillOpensCountsAsAWaitingConnection() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE k ") ? NULL : grant(7, 30_000));
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMinutes(1))
+                        .waitingConnections(1)
+                        .build()) {
+            client.request("connect").acquire();
+            server.admission = new CountDownLatch(1);
+            for (int call = 0; call < 3; call++) {
+                assertTrue(
+                        client.request("k").tryAcquire(Duration.ofMillis(200)).isEmpty());
+            }
+            assertEquals(2, server.connections.get());
+            server.admission.countDown();
+        }
+    }
+
+    @Test
     void aCallEndsEvenIfTheSharedResourcesWereShutDown() throws Exception {
         ClientResources resources = ClientResources.create();
         LockwardClient client = LockwardClient.builder(RedisURI.create("redis-sentinel://127.0.0.1:1/0#primary"))
