@@ -160,14 +160,14 @@ public final class HeldLock implements AutoCloseable {
         return tenure;
     }
 
-    /** Releases the lock. If no server answers, the lock ends with its lease. */
+    /** Releases the lock, with all holds. If no server answers, the lock ends with its lease. */
     public void release() {
-        Clock.await(all(tenure -> tenure.release(false)));
+        Clock.await(all(Tenure::releaseAll));
     }
 
     /** Does what {@link #release} does, but does not block the thread. If the release fails, the future fails. */
     public CompletableFuture<Void> releaseAsync() {
-        return tenures.get(0).client.async(all(tenure -> tenure.release(false)));
+        return tenures.get(0).client.async(all(Tenure::releaseAll));
     }
 
     /**

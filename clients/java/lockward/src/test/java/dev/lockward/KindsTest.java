@@ -309,6 +309,20 @@ class KindsTest {
     }
 
     @Test
+    void aHeldLockReleasesAllHolds() throws Exception {
+        LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
+        lock.writeLock().lock();
+        lock.readLock().lock();
+        lock.writeLock().held().release();
+        assertEquals(0, lock.readLock().getHoldCount());
+        assertFalse(SERVER.isLocked(name));
+        lock.writeLock().lock();
+        lock.writeLock().lock();
+        CLIENT.resume(lock.writeLock().held().handle()).close();
+        assertFalse(SERVER.isLocked(name));
+    }
+
+    @Test
     void theOtherKeysOfALostHandleAreReleased() throws Exception {
         LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
         for (String lost : List.of(name + "a", name + "b")) {
