@@ -184,8 +184,12 @@ public final class HeldLock implements AutoCloseable {
     /** Releases the lock. If the lock was already released, does nothing. */
     @Override
     public void close() {
-        if (tenures.get(0).holds > 0) {
+        try {
             release();
+        } catch (LockLostException lost) {
+            throw lost;
+        } catch (IllegalMonitorStateException released) {
+            // Another thread, or an earlier call, has released the lock.
         }
     }
 

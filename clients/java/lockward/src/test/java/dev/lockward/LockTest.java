@@ -341,18 +341,12 @@ class LockTest {
 
     @Test
     void aSecondReleaseAtTheSameTimeIsNoLoss() throws Exception {
-        AtomicInteger ready = new AtomicInteger();
         AtomicInteger late = new AtomicInteger();
         CountDownLatch lost = new CountDownLatch(1);
         for (int round = 1; round <= 500; round++) {
             HeldLock held =
                     CLIENT.request(name).onLost(loss -> lost.countDown()).acquire();
-            int bothReady = 2 * round;
-            Threads.Action release = () -> {
-                ready.incrementAndGet();
-                while (ready.get() < bothReady) {
-                    Thread.onSpinWait();
-                }
+            inTwoThreads(() -> {
                 try {
                     held.release();
                 } catch (LockLostException loss) {
@@ -360,14 +354,32 @@ class LockTest {
                 } catch (IllegalMonitorStateException notHeld) {
                     late.incrementAndGet();
                 }
-            };
-            Running<Boolean> one = Threads.run(release);
-            Running<Boolean> other = Threads.run(release);
-            one.join();
-            other.join();
+            });
             assertEquals(round, late.get());
         }
         assertEquals(1, lost.getCount());
+    }
+
+    @Test
+    void aSecondCloseAtTheSameTimeDoesNothing() throws Exception {
+        for (int round = 1; round <= 500; round++) {
+            inTwoThreads(CLIENT.request(name, name + ":other").acquire()::close);
+        }
+    }
+
+    private static void inTwoThreads(Threads.Action action) throws Exception {
+        AtomicInteger ready = new AtomicInteger();
+        Threads.Action atOnce = () -> {
+            ready.incrementAndGet();
+            while (ready.get() < 2) {
+                Thread.onSpinWait();
+            }
+            action.run();
+        };
+        Running<Boolean> one = Threads.run(atOnce);
+        Running<Boolean> other = Threads.run(atOnce);
+        one.join();
+        other.join();
     }
 
     @Test
