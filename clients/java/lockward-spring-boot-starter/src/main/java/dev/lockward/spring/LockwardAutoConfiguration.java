@@ -9,9 +9,11 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandidate;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
+import org.springframework.boot.context.properties.bind.Binder;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.core.annotation.Order;
+import org.springframework.core.env.Environment;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
@@ -51,13 +53,20 @@ public class LockwardAutoConfiguration {
         @Bean
         LockwardClient lockwardClient(
                 RedisConnectionFactory connections,
+                Environment environment,
                 LockwardProperties properties,
                 ObjectProvider<LockwardClientCustomizer> customizers) {
-            if (connections instanceof LettuceConnectionFactory lettuce) {
+            // The connection factory does not tell these nodes, but says that its server is localhost.
+            boolean hasReplicas = Binder.get(environment)
+                    .bind("spring.data.redis.masterreplica.nodes", String[].class)
+                    .isBound();
+            if (!hasReplicas && connections instanceof LettuceConnectionFactory lettuce) {
                 return client(new LettuceConnections(lettuce).builder(), properties, customizers);
             }
-            throw new IllegalStateException("lockward.uri is not set, and Spring Data Redis does not use Lettuce, but "
-                    + connections.getClass().getName());
+            throw new IllegalStateException(
+                    "lockward.uri is not set, and Spring Data Redis does not use Lettuce, or uses"
+                            + " spring.data.redis.masterreplica.nodes: "
+                            + connections.getClass().getName());
         }
     }
 

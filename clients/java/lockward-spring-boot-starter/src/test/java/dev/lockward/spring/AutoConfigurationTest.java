@@ -126,6 +126,14 @@ class AutoConfigurationTest {
     }
 
     @Test
+    void nodesOfAMasterAndItsReplicasAreAnError() {
+        application
+                .withPropertyValues("spring.data.redis.masterreplica.nodes=one:1,two:2")
+                .run(context ->
+                        assertThat(context).getFailure().rootCause().hasMessageStartingWith("lockward.uri is not set"));
+    }
+
+    @Test
     void beansForSpringIntegrationAndShedlockAreDefined() {
         connected.run(context -> {
             assertThat(context.getBean(LockRegistry.class)).isInstanceOf(LockwardLockRegistry.class);
