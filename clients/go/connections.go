@@ -41,16 +41,16 @@ type connection struct {
 	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
 }
 
-// A greeting is a network connection that remembers what the server has sent first. A full server sends an error and closes the
-// connection. go-redis takes this error for the answer to HELLO, and goes on.
-type greeting struct {
+// A greetedConn remembers what the server has sent first. A full server sends an error and closes the connection. go-redis takes this
+// error for the answer to HELLO, and goes on.
+type greetedConn struct {
 	net.Conn
-	text []byte
+	greeting []byte
 }
 
-func (g *greeting) Read(b []byte) (n int, err error) {
-	if n, err = g.Conn.Read(b); g.text == nil {
-		g.text = bytes.Clone(b[:n])
+func (c *greetedConn) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); c.greeting == nil {
+		c.greeting = bytes.Clone(b[:n])
 	}
 	return n, err
 }
@@ -172,12 +172,12 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 	if err != nil {
 		return nil, err
 	}
-	greeted := &greeting{Conn: conn}
+	greeted := &greetedConn{Conn: conn}
 	cn, own := &connection{net: greeted, watched: make(chan bool, 1)}, *n.options
 	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return greeted, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
-		if line, _, _ := bytes.Cut(greeted.text, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
+		if line, _, _ := bytes.Cut(greeted.greeting, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
 			return errors.New(string(line[1:]))
 		}
 		if isLastKnown {
