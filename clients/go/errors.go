@@ -95,8 +95,13 @@ func (p *part) contextError(ctx context.Context, failure error) error {
 
 // isTransient returns whether the server, or another server in its place, may accept the same request later.
 func isTransient(err error) bool {
-	return hasCode(err, "LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "SUPERSEDED") ||
-		refusesWrites(err) || redis.IsMaxClientsError(err)
+	return hasCode(err, "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN") || endsWait(err) || redis.IsMaxClientsError(err)
+}
+
+// endsWait returns whether the client repeats the request, but not a guarded command: the script of this command may have returned the
+// error itself.
+func endsWait(err error) bool {
+	return hasCode(err, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS")
 }
 
 // refusesWrites returns whether the server is a replica, or a primary with too few replicas. Such an answer does not show that a

@@ -112,7 +112,7 @@ func (r *call) ask() error {
 			case r.shorten(refusal):
 				continue
 			case r.isRelease && hasCode(refusal, "MISCONF"):
-			case moved.addr == "" && !isTransient(refusal), r.isOnce && hasCode(refusal, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"):
+			case moved.addr == "" && !isTransient(refusal), r.isOnce && endsWait(refusal):
 				return r.fail(ErrRefused, refusal)
 			}
 			r.failure = refusal
@@ -173,6 +173,9 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			}
 		}
 		err = cn.exchange(ctx, end, commands)
+		if err == nil && first.isReplicated && isTransient(first.confirmed.Err()) {
+			err = first.confirmed.Err()
+		}
 	}
 	ended := attemptEnded(ctx, end)
 	isSent := cn != nil && cn.isReady

@@ -479,9 +479,10 @@ impl Lockward {
                     attempt.has_heard = true;
                     attempt.patience = Some(Instant::now() + self.patience);
                 }
-                match &replies[0] {
-                    Reply::Error(text) if is_transient(text) => {}
-                    Reply::Error(text) if is_release && has_code(text, "MISCONF") => {}
+                match (&replies[0], replies.get(1)) {
+                    (Reply::Error(text), _) if is_transient(text) => {}
+                    (Reply::Error(text), _) if is_release && has_code(text, "MISCONF") => {}
+                    (_, Some(Reply::Error(text))) if is_transient(text) => attempt.has_lost = true, // the reply to WAIT
                     _ => return Ok(replies),
                 }
             } else {
