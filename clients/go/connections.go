@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
@@ -39,6 +40,8 @@ type connection struct {
 	idleEnd time.Time   // when the idle limit is over
 	watch   *time.Timer // calls watchIdle
 	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
+
+	unsubscribe auth.UnsubscribeFunc // ends the subscription to a StreamingCredentialsProvider
 }
 
 // A greetedConn remembers what the server has sent first. A full server sends an error and closes the connection. go-redis takes this
@@ -55,7 +58,17 @@ func (c *greetedConn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-func (cn *connection) close() { _ = cn.net.Close(); _ = cn.client.Close() }
+func (cn *connection) close() {
+	_ = cn.net.Close()
+	_ = cn.client.Close()
+	if cn.unsubscribe != nil {
+		_ = cn.unsubscribe()
+	}
+}
+
+// OnNext and OnError do nothing: the connection keeps its credentials until the server closes it.
+func (cn *connection) OnNext(auth.Credentials) {}
+func (cn *connection) OnError(error)           {}
 
 // A node is a server, or the Sentinels' present primary.
 type node struct {
@@ -191,6 +204,16 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 		cn.isReady = err == nil
 		return err
 	}
+	if streaming := own.StreamingCredentialsProvider; streaming != nil {
+		own.StreamingCredentialsProvider = nil // go-redis supports it only for its pool, and panics in cn.conn
+		own.CredentialsProviderContext = func(context.Context) (user, password string, err error) {
+			credentials, unsubscribe, err := streaming.Subscribe(cn)
+			if cn.unsubscribe = unsubscribe; err == nil {
+				user, password = credentials.BasicAuth()
+			}
+			return user, password, err
+		}
+	}
 	cn.client = redis.NewClient(&own)
 	cn.conn = cn.client.Conn()
 	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(cn) })
@@ -309,17 +332,22 @@ func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) er
 // exchange returns nil, because the command contains the error.
 func (cn *connection) exchange(ctx context.Context, end time.Time, commands []command) error {
 	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
+	if !cn.isReady { // OnConnect and the credentials provider of the program get ctx, and must end in time
+		limited, cancel := context.WithDeadline(ctx, end)
+		defer cancel()
+		ctx = limited
+	}
 	err := cn.net.SetDeadline(end)
 	switch {
 	case err != nil:
 	case len(commands) == 1: // for one command, Process costs less than a pipeline
-		err = cn.conn.Process(context.Background(), commands[0])
+		err = cn.conn.Process(ctx, commands[0])
 	default:
 		pipe := cn.conn.Pipeline()
 		for _, command := range commands {
-			_ = pipe.Process(context.Background(), command)
+			_ = pipe.Process(ctx, command)
 		}
-		_, err = pipe.Exec(context.Background())
+		_, err = pipe.Exec(ctx)
 	}
 	switch reply := redis.Error(nil); {
 	case redis.IsMaxClientsError(err):

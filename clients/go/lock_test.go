@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 	"go.uber.org/goleak"
 
 	"github.com/lockward/lockward-go"
@@ -164,6 +165,87 @@ func TestConnectionsUseTheOptionsOfTheGoRedisClient(t *testing.T) {
 		check(t, rdb.Close())
 		check(t, lock.Release(t.Context())) // rdb is needed only for Sentinels and clusters
 	}
+}
+
+// A streamer is a StreamingCredentialsProvider.
+type streamer struct {
+	password    atomic.Value
+	subscribers atomic.Int64
+}
+
+func (s *streamer) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	s.subscribers.Add(1)
+	unsubscribe := func() error { s.subscribers.Add(-1); return nil }
+	return auth.NewBasicCredentials("me", s.password.Load().(string)), unsubscribe, nil
+}
+
+func TestCredentialsMayBeStreamed(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	credentials := new(streamer)
+	rotate := func(password string) {
+		s.do("ACL", "SETUSER", "me", "on", "+@all", "~*", "resetpass", ">"+password)
+		credentials.password.Store(password)
+	}
+	rotate("first")
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, StreamingCredentialsProvider: credentials})
+	defer rdb.Close()
+	client := newClient(t, rdb)
+	lock := acquire(t, client, "k")
+	rotate("second")
+	s.do("CLIENT", "KILL", "USER", "me")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+	check(t, client.Close())
+	if count := credentials.subscribers.Load(); count != 0 {
+		t.Error(count, "subscribers")
+	}
+}
+
+func TestCallbacksOfTheProgramGetAContextThatEndsInTime(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	hang := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience):
+			t.Error("the context must end")
+		}
+		return ctx.Err()
+	}
+	for _, options := range []redis.Options{
+		{OnConnect: func(ctx context.Context, _ *redis.Conn) error { return hang(ctx) }},
+		{CredentialsProviderContext: func(ctx context.Context) (string, string, error) { return "", "", hang(ctx) }},
+	} {
+		options.Addr = s.addr
+		rdb := redis.NewClient(&options)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := newClient(t, rdb).Acquire(ctx, "k")
+		expect(t, err, lockward.ErrUnreachable, context.DeadlineExceeded)
+		cancel()
+		_, err = newClient(t, rdb, lockward.WithPatience(100*time.Millisecond)).Acquire(t.Context(), "k")
+		expect(t, err, lockward.ErrUnreachable)
+		check(t, rdb.Close())
+	}
+}
+
+func TestACallWhoseContextHasEndedSendsNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock, err := client.AcquireAll(t.Context(), []string{"a", "b"})
+	check(t, err)
+	requests := s.calls("lock.acquire")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, keys := range [][]string{{"c"}, {"c", "d"}} {
+		_, err := client.AcquireAll(ctx, keys)
+		expect(t, err, context.Canceled)
+	}
+	if sent := s.calls("lock.acquire") - requests; sent > 0 {
+		t.Error(sent, "requests")
+	}
+	check(t, lock.Release(t.Context()))
 }
 
 func TestAnyStringIsAKey(t *testing.T) {

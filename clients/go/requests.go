@@ -72,7 +72,7 @@ func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) e
 	outcomes := make(chan error)
 	for n, together := range byNode {
 		go func() {
-			if n != nil {
+			if n != nil && ctx.Err() == nil {
 				c.send(ctx, redirect{}, together...)
 			}
 			for _, r := range together {
