@@ -124,7 +124,7 @@ func (c *Client) Close() error {
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := n.takeIdle(); cn != nil; cn = n.takeIdle() {
+		for cn := c.takeIdle(n, time.Time{}, 0); cn != nil; cn = c.takeIdle(n, time.Time{}, 0) {
 			cn.close()
 		}
 	}

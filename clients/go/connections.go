@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -35,6 +36,7 @@ type connection struct {
 	net     net.Conn
 	client  *redis.Client
 	conn    *redis.Conn
+	opened  time.Time   // when the connection was opened
 	isReady bool        // the handshake is over
 	isUsed  bool        // the server has answered a request
 	idleEnd time.Time   // when the idle limit is over
@@ -76,7 +78,7 @@ type node struct {
 	permits  chan struct{}          // has an element for each connection in use
 	renewals chan struct{}          // permits of renewals only, so that other requests cannot delay renewals
 	primary  atomic.Pointer[string] // the last primary that Sentinels have named
-	idle     chan *connection       // connections for the next requests; some of them may be closed
+	idle     []*connection          // connections for the next requests; Client.mu guards them, and some of them may be closed
 }
 
 // A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
@@ -135,7 +137,6 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 			options:  ownOptions(master.Options(), addr),
 			permits:  make(chan struct{}, maxConnections),
 			renewals: make(chan struct{}, maxConnections),
-			idle:     make(chan *connection, maxConnections),
 		}
 		c.nodes[addr] = n
 	}
@@ -171,13 +172,15 @@ func permit(ctx context.Context, end time.Time, permits chan struct{}) error {
 	return attemptEnded(ctx, end)
 }
 
-// connection returns an idle connection to a node, or opens a new connection. A wait does not use the last idle connection, because
-// the renewals need this connection if the server accepts no further connection.
-func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, isWait bool) (*connection, error) {
-	if !isNew && (!isWait || len(n.idle) > 1) {
-		if cn := n.takeIdle(); cn != nil {
-			return cn, nil
-		}
+// connection returns an idle connection to a node that was opened after a time, or opens a new connection. A wait does not use the
+// last idle connection, because the renewals need this connection if the server accepts no further connection.
+func (c *Client) connection(ctx context.Context, end time.Time, n *node, after time.Time, isWait bool) (*connection, error) {
+	kept := 0
+	if isWait {
+		kept = 1
+	}
+	if cn := c.takeIdle(n, after, kept); cn != nil {
+		return cn, nil
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, end, errLate)
 	defer cancel()
@@ -186,7 +189,7 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 		return nil, err
 	}
 	greeted := &greetedConn{Conn: conn}
-	cn, own := &connection{net: greeted, watched: make(chan bool, 1)}, *n.options
+	cn, own := &connection{net: greeted, opened: time.Now(), watched: make(chan bool, 1)}, *n.options
 	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return greeted, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
@@ -224,13 +227,16 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, isNew, 
 // keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
 // closes the connection. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
+	if first := c.takeIdle(n, time.Time{}, maxConnections-1); first != nil { // cn may be newer than a failure of the server
+		first.close()
+	}
 	c.mu.Lock()
 	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
 	if isKept {
 		cn.idleEnd = time.Now().Add(c.idleLimit)
 		_ = cn.net.SetReadDeadline(cn.idleEnd)
 		cn.watch.Reset(watchAfter)
-		n.idle <- cn
+		n.idle = append(n.idle, cn)
 	}
 	c.mu.Unlock()
 	if !isKept {
@@ -250,20 +256,25 @@ func (c *Client) watchIdle(cn *connection) {
 	cn.watched <- isIntact
 }
 
-// takeIdle returns an idle connection that is intact, or nil. It ends watchIdle for this connection.
-func (n *node) takeIdle() *connection {
+// takeIdle returns an idle connection that is intact and was opened after a time, or nil. It leaves some idle connections to other
+// requests. It ends watchIdle for the connection that it returns.
+func (c *Client) takeIdle(n *node, after time.Time, kept int) *connection {
 	for {
-		select {
-		case cn := <-n.idle:
-			if cn.watch.Stop() {
-				return cn
-			}
-			_ = cn.net.SetReadDeadline(time.Unix(1, 0))
-			if <-cn.watched {
-				return cn
-			}
-		default:
+		c.mu.Lock()
+		i := slices.IndexFunc(n.idle, func(cn *connection) bool { return cn.opened.After(after) })
+		if i < 0 || len(n.idle) <= kept {
+			c.mu.Unlock()
 			return nil
+		}
+		cn := n.idle[i]
+		n.idle = slices.Delete(n.idle, i, i+1)
+		c.mu.Unlock()
+		if cn.watch.Stop() {
+			return cn
+		}
+		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+		if <-cn.watched {
+			return cn
 		}
 	}
 }

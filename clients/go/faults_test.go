@@ -514,6 +514,32 @@ func TestRequestsWithoutRepliesDoNotDelayARenewal(t *testing.T) {
 	check(t, lock.Release(t.Context()))
 }
 
+func TestRenewalsAfterABrokenPipelineShareFewConnections(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var renewals, connections atomic.Int64
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		switch {
+		case strings.Contains(string(sent), "LOCK.RENEW") && renewals.Add(1) == 1:
+			return false, io.ErrUnexpectedEOF
+		case strings.Contains(string(sent), "hello"):
+			connections.Add(1)
+		}
+		return true, nil
+	}))
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	lock, err := client.AcquireAll(t.Context(), keys, lockward.WithLease(time.Hour))
+	check(t, err)
+	check(t, lock.Renew(t.Context()))
+	if count := connections.Load(); count > 100 {
+		t.Error(count, "connections")
+	}
+	check(t, lock.Release(t.Context()))
+}
+
 func TestSeveralKeysWithTooFewReplicasAreUnreplicated(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

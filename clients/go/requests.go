@@ -42,7 +42,7 @@ type call struct {
 	failure     error     // why there is no answer
 	err         error     // the error that finishRelease has returned
 	isUncertain bool      // a request was sent, and its reply is missing
-	isNew       bool      // the next request needs a new connection
+	after       time.Time // the next request needs a connection that was opened after this time
 	isShortened bool      // the server has refused the lease as too long
 }
 
@@ -152,7 +152,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		}
 	}
 	if err == nil {
-		cn, err = c.connection(ctx, end, n, first.isNew, first.isWait)
+		cn, err = c.connection(ctx, end, n, first.after, first.isWait)
 	}
 	if err == nil {
 		commands := make([]command, 0, len(calls)+2)
@@ -181,18 +181,21 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	isSent := cn != nil && cn.isReady
 	isBroken := isSent && cn.isUsed && err != nil && ended == nil
 	for _, r := range calls {
-		r.isAttempted, r.failure = true, err
+		r.isAttempted, r.failure, r.after = true, err, time.Time{}
 		if err != nil {
 			r.reply, r.failure = nil, cmp.Or(ended, err)
 			r.isUncertain = r.isUncertain || isSent
-			r.isNew = isBroken || ended != nil // not after every error: a full server refuses only new connections
+			if isBroken || ended != nil { // not after every error: a full server refuses only new connections
+				r.after = time.Now()
+			}
 			continue
 		}
 		if !refusesWrites(r.reply.Err()) {
 			r.isAnswered.Store(true)
 		}
-		r.isNew = isTransient(r.reply.Err()) // a new connection may lead to another server
-		isBroken = isBroken || r.isNew
+		if isTransient(r.reply.Err()) { // a new connection may lead to another server
+			r.after, isBroken = time.Now(), true
+		}
 	}
 	switch {
 	case cn == nil:
