@@ -655,6 +655,22 @@ func TestErrorsTellTheKeyAndTheReplyOfTheServer(t *testing.T) {
 	}
 }
 
+func TestTheErrorOfSeveralKeysIsOneListOfErrors(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	keys := []string{"a", "b", "c", "d"}
+	lock, err := client.AcquireAll(t.Context(), keys)
+	check(t, err)
+	_, err = client.AcquireAll(t.Context(), keys, lockward.WithoutWaiting())
+	expect(t, err, lockward.ErrBusy)
+	// In a chain of lists, the text of the error would take quadratic time.
+	if list := err.(interface{ Unwrap() []error }).Unwrap(); len(list) != len(keys) {
+		t.Error(list)
+	}
+	check(t, lock.Release(t.Context()))
+}
+
 func TestALockThatIsLostInAnOutageIsNotUnreachable(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

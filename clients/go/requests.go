@@ -58,7 +58,7 @@ func (p *part) newCall(ctx context.Context, limit, patience time.Duration, reque
 
 // each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
 // first requests to a node share a pipeline. The end of ctx ends these first requests.
-func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) error) (err error) {
+func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) error) error {
 	if len(calls) == 1 {
 		return finish(calls[0])
 	}
@@ -80,10 +80,11 @@ func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) e
 			}
 		}()
 	}
-	for range calls {
-		err = errors.Join(err, <-outcomes)
+	errs := make([]error, len(calls))
+	for i := range errs {
+		errs[i] = <-outcomes
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // ask sends the request until a server answers, the time is over, or the context of the call ends. For an error reply, ask returns
