@@ -209,15 +209,40 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	return t.hold(calls)
 }
 
-// acquire waits until the key is held. To wait in the server's queue, acquire needs one of the client's waitPermits. Callers get the
-// permits in the order in which they ask. Until acquire gets a permit, it polls. The polls prevent a deadlock: the callers that have
-// the permits may all wait for a lock that this caller holds.
+// waitPermit asks for one of the waitPermits, and returns a channel that gives the permit. Callers get the permits in the order in
+// which they ask.
+func (c *Client) waitPermit(ctx context.Context) <-chan struct{} {
+	permit := make(chan struct{})
+	go func() {
+		select {
+		case c.waitPermits <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case permit <- struct{}{}:
+		case <-ctx.Done():
+			<-c.waitPermits
+		}
+	}()
+	return permit
+}
+
+// acquire waits until the key is held. To wait in the server's queue, acquire needs one of the client's waitPermits. Until acquire
+// gets a permit, it polls. The polls prevent a deadlock: the callers that have the permits may all wait for a lock that this caller
+// holds.
 func (p *part) acquire(ctx context.Context) (err error) {
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	var permit <-chan struct{}
 	for pause := firstPause; ; pause = min(2*pause, time.Second) {
+		if permit == nil {
+			permit = p.client.waitPermit(asking)
+		}
 		turn, cancel := context.WithTimeout(ctx, pause)
 		select {
-		case p.client.waitPermits <- struct{}{}:
-			err = p.wait(ctx)
+		case <-permit:
+			permit, err = nil, p.wait(ctx)
 		case <-turn.Done():
 			err = p.take(ctx, acquireCommand, 0, p)
 		}
