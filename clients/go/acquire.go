@@ -48,6 +48,9 @@ type kind struct {
 	Weight []any
 }
 
+// maxSlots is the largest number of slots.
+const maxSlots = 1_000_000
+
 // checkRange sets err if the value of an option is less than least.
 func (s *settings) checkRange(name string, value, least time.Duration) {
 	if value < least {
@@ -57,7 +60,7 @@ func (s *settings) checkRange(name string, value, least time.Duration) {
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
 // exclusive.
-func Shared() AcquireOption { return func(s *settings) { s.kind = kind{Limit: []any{"SHARED"}} } }
+func Shared() AcquireOption { return func(s *settings) { s.Limit = []any{"SHARED"} } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
 func Slots(n int) AcquireOption { return func(s *settings) { s.Limit = []any{"SLOTS", n} } }
@@ -90,9 +93,16 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that
+// WithOwner names the owner, 1 to 1,024 bytes, but not *. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that
 // still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
-func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
+func WithOwner(owner string) AcquireOption {
+	return func(s *settings) {
+		s.owner = owner
+		if owner == "" || owner == "*" { // for *, the server makes up an owner
+			s.err = fmt.Errorf("lockward: the owner is %q, but must be 1 to 1,024 bytes, and not *", owner)
+		}
+	}
+}
 
 // WithReplicas acquires the lock only if count replicas confirm the grant before the time within is over. If fewer replicas confirm
 // the grant, the client releases the lock, and the error is ErrUnreplicated. If within is less than a millisecond, the acquisition

@@ -460,11 +460,13 @@ func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
 	requests := func() int { return s.calls("lock.acquire") + s.calls("lock.renew") + s.calls("lock.release") }
 	before := requests()
 	for want, option := range map[string]lockward.AcquireOption{
-		"lockward: the lease is 0s, but must be 2ms or more":          lockward.WithLease(0),
-		"lockward: the lease is -1s, but must be 2ms or more":         lockward.WithLease(-time.Second),
-		"lockward: the lease is 1.999ms, but must be 2ms or more":     lockward.WithLease(1999 * time.Microsecond),
-		"lockward: the hold limit is 0s, but must be 2ms or more":     lockward.WithHoldLimit(0),
-		"lockward: the replicas' time is 0s, but must be 1ms or more": lockward.WithReplicas(1, 0),
+		"lockward: the lease is 0s, but must be 2ms or more":                  lockward.WithLease(0),
+		"lockward: the lease is -1s, but must be 2ms or more":                 lockward.WithLease(-time.Second),
+		"lockward: the lease is 1.999ms, but must be 2ms or more":             lockward.WithLease(1999 * time.Microsecond),
+		"lockward: the hold limit is 0s, but must be 2ms or more":             lockward.WithHoldLimit(0),
+		"lockward: the replicas' time is 0s, but must be 1ms or more":         lockward.WithReplicas(1, 0),
+		`lockward: the owner is "", but must be 1 to 1,024 bytes, and not *`:  lockward.WithOwner(""),
+		`lockward: the owner is "*", but must be 1 to 1,024 bytes, and not *`: lockward.WithOwner("*"),
 	} {
 		_, acquired := client.Acquire(t.Context(), "k", option, lockward.WithoutWaiting())
 		_, acquiredAll := client.AcquireAll(t.Context(), []string{"a", "b"}, option, lockward.WithoutWaiting())

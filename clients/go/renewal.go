@@ -108,6 +108,10 @@ func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
 		if downgrade != nil {
 			wanted := settings{kind: p.kind}
 			downgrade(&wanted)
+			if len(wanted.Weight) > 0 && wanted.Limit[0] == "SHARED" {
+				// The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
+				Slots(maxSlots)(&wanted)
+			}
 			p.kind, p.other = wanted.kind, p.kind
 		}
 	}

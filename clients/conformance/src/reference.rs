@@ -215,8 +215,8 @@ struct Tenure {
 
 struct State {
     kind: String,
-    /// The kind before the last downgrade.
-    earlier_kind: String,
+    /// The kind before the last downgrade. If the server has refused the downgrade, the kind that the downgrade named.
+    other_kind: String,
     lease: u128,
     holds: u64,
     /// The end of the lease on the local clock.
@@ -281,7 +281,7 @@ impl Attempt<'_> {
 fn is_transient(text: &str) -> bool {
     const CODES: &str =
         "LOADING BUSY READONLY NOREPLICAS CLUSTERDOWN TRYAGAIN MASTERDOWN UNBLOCKED SUPERSEDED MOVED";
-    CODES.split(' ').any(|code| has_code(text, code))
+    CODES.split(' ').any(|code| has_code(text, code)) || text.starts_with("ERR max number of clients")
 }
 
 fn has_code(text: &str, code: &str) -> bool {
@@ -358,8 +358,13 @@ impl Lockward {
             ["release", name] => self.release(name, call),
             ["renew", name] => self.renew(name, None, call),
             ["downgrade", name, kind] => {
-                let kind =
-                    kind.strip_prefix("slots=").map_or("SHARED".to_owned(), |slots| format!("SLOTS {slots}"));
+                let present = locked(&self.tenure(name)?.state).kind.clone();
+                let weight = present.find(" WEIGHT ").map_or("", |start| &present[start..]);
+                let kind = match kind.strip_prefix("slots=") {
+                    Some(slots) => format!("SLOTS {slots}{weight}"),
+                    None if weight.is_empty() => "SHARED".to_owned(),
+                    None => format!("SLOTS 1000000{weight}"),
+                };
                 self.renew(name, Some(kind), call)
             }
             ["status", name] => {
@@ -880,7 +885,7 @@ impl Lockward {
             renews: AtomicBool::new(!request.no_renewal && !self.has(Defect::NeverRenews)),
             hold_limit,
             state: Mutex::new(State {
-                earlier_kind: kind.clone(),
+                other_kind: kind.clone(),
                 kind,
                 lease,
                 holds: 1,
@@ -979,8 +984,7 @@ impl Lockward {
                 .clone()
                 .any(|reply| matches!(reply, Reply::Error(text) if text.starts_with("LIMIT")))
             {
-                let mut state = locked(&tenure.state);
-                state.kind = state.earlier_kind.clone();
+                locked(&tenure.state).name_other_kind();
             } else if own.all(|reply| matches!(reply, Reply::Int(_))) {
                 let mut state = locked(&tenure.state);
                 state.renewed = sent;
@@ -996,7 +1000,7 @@ impl Lockward {
         }
         if let Some(kind) = &kind {
             let mut state = locked(&tenure.state);
-            state.earlier_kind = std::mem::replace(&mut state.kind, kind.clone());
+            state.other_kind = std::mem::replace(&mut state.kind, kind.clone());
         }
         for request in tenure.renewals() {
             let sent = Instant::now();
@@ -1006,8 +1010,9 @@ impl Lockward {
                     return Err(End::Lost);
                 }
                 Reply::Error(text) => {
-                    let mut state = locked(&tenure.state);
-                    state.kind = state.earlier_kind.clone();
+                    if kind.is_some() {
+                        locked(&tenure.state).name_other_kind();
+                    }
                     return Err(End::Refused(text.clone()));
                 }
                 Reply::Int(_) => {
@@ -1112,6 +1117,13 @@ impl Lockward {
                 }
             }
         }
+    }
+}
+
+impl State {
+    /// The server refuses the kind that the renewals name.
+    fn name_other_kind(&mut self) {
+        std::mem::swap(&mut self.kind, &mut self.other_kind);
     }
 }
 

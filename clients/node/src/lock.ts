@@ -19,6 +19,12 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
 
+/** The arguments for a kind with the present weight. The server refuses SHARED with a weight, so SLOTS replaces it. */
+function downgraded(present: Kind, kind: KindOptions): Kind {
+  const weight = kind.weight === undefined ? present.slice(2) : [];
+  return [...kindArguments(kind.shared && weight.length ? { slots: 1_000_000 } : kind), ...weight];
+}
+
 /**
  * A lock that is held. It has one key or several keys. The client renews the lock until the program releases it.
  *
@@ -96,7 +102,7 @@ export class Lock implements AsyncDisposable {
    * `UnreachableError` the next renewal downgrades the lock.
    */
   async downgrade(kind: KindOptions): Promise<void> {
-    await Promise.all(this.#tenures.map((each) => each.renew({ kind: kindArguments(kind) })));
+    await Promise.all(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kind, kind) })));
   }
 
   /**

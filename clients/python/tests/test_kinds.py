@@ -190,6 +190,12 @@ def test_several_locks_may_have_different_kinds(module: Any, own: Any, client: r
         module.MultiLock([module.Lock(own, "a", reentrant=True), module.Lock(own, "b")])
 
 
+@pytest.mark.parametrize("owner", ["", b"", "*", b"*"])
+def test_an_owner_that_could_not_release_the_lock_is_refused(module: Any, own: Any, owner: Any) -> None:
+    with pytest.raises(ValueError, match=r"^owner must be 1 to 1024 bytes"):
+        module.Lock(own, "a", owner=owner)
+
+
 @pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
 @pytest.mark.parametrize("seconds", [-1, 0, 0.001, float("nan")])
 def test_a_lease_that_ends_at_once_is_refused(module: Any, own: Any, name: str, seconds: float) -> None:

@@ -14,6 +14,9 @@ pub(crate) struct OwnedKey {
 /// Keys of one owner, and their tokens.
 pub(crate) type Tokens = Vec<(Arc<OwnedKey>, u64)>;
 
+/// The largest number of slots.
+pub(crate) const MAX_SLOTS: u32 = 1_000_000;
+
 /// How many holders a lock may have while a tenure lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
@@ -36,7 +39,7 @@ pub(crate) struct Kind {
 impl Kind {
     pub(crate) fn check(self) -> Result<(), Error> {
         let why = match (self.limit, self.weight) {
-            (Limit::Slots(0 | 1_000_001..), _) => "slots must be 1 to 1,000,000",
+            (Limit::Slots(slots), _) if slots == 0 || slots > MAX_SLOTS => "slots must be 1 to 1,000,000",
             (Limit::Slots(slots), Some(weight)) if weight == 0 || weight > slots => {
                 "a weight must be 1 to the number of slots"
             }

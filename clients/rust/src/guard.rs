@@ -1,6 +1,6 @@
 //! A lock that is held.
 
-use crate::commands::{Kind, Limit, Tokens, read};
+use crate::commands::{Kind, Limit, MAX_SLOTS, Tokens, read};
 use crate::error::{Error, Loss};
 use crate::handle;
 use crate::request::Request;
@@ -145,7 +145,10 @@ impl Guard {
     /// after a loss. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let earlier_kind = self.tenure.state().kind;
-        let kind = Kind { limit, weight: earlier_kind.weight.filter(|_| limit != Limit::Shared) };
+        let weight = earlier_kind.weight;
+        // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
+        let limit = if limit == Limit::Shared && weight.is_some() { Limit::Slots(MAX_SLOTS) } else { limit };
+        let kind = Kind { limit, weight };
         kind.check()?;
         self.tenure.change(|state| (state.kind, state.earlier_kind) = (kind, earlier_kind));
         self.renew().await

@@ -89,7 +89,8 @@ class LockBase(Generic[E, B, N]):
 
     ``hold_limit``: the lock is lost when this time has passed since it was granted, however often its lease is renewed.
 
-    ``owner``: a name for the owner, up to 1,024 bytes. All callers with the same name are one owner, and hold the lock together.
+    ``owner``: a name for the owner, 1 to 1,024 bytes, but not ``*``. All callers with the same name are one owner, and hold the
+    lock together.
 
     ``on_lost``: a function that the client calls when the lock is lost: see ``lost``. The argument is the lock. The function
     runs in a thread of its own. In asyncio, a coroutine function runs in the event loop instead.
@@ -138,6 +139,8 @@ class LockBase(Generic[E, B, N]):
             if seconds is not None and not _SHORTEST_LEASE <= seconds < FOREVER:
                 raise ValueError(f"{option} must be None or at least {_SHORTEST_LEASE} seconds, not {seconds}")
         self._owner = self.owner.encode() if isinstance(self.owner, str) else self.owner
+        if self._owner in (b"", b"*"):  # for *, the server makes up an owner
+            raise ValueError(f"owner must be 1 to 1024 bytes, and not *: {self.owner!r}")
         self._encode = self.redis.get_encoder().encode
         #: The keys in the order in which the client acquires them, each with the kind of its lock.
         self._parts = [(bytes(self._encode(self.name)), kind_words(self.shared, self.slots, self.weight))]

@@ -45,6 +45,8 @@ GIVE_UP_LIMIT = 0.2
 _GRACE = 0.06
 #: Each attempt waits at least this long for a reply, in seconds. So the last attempt of a call can get a reply.
 _SHORTEST = 0.05
+#: The largest number of slots.
+_MOST_SLOTS = 1_000_000
 #: The longest time limit in seconds. A socket does not accept an infinite time limit.
 _LONGEST = 1_000_000.0
 
@@ -441,8 +443,9 @@ async def _renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, i
 async def downgrade(lock: Any, shared: bool, slots: int | None) -> None:
     holding, call = lock._current("downgrade"), Call(lock)
     for tenure in holding.tenures:
-        weight = tenure.kind[-1] if "WEIGHT" in tenure.kind and not shared else None
-        asked = kind_words(shared, slots, weight)
+        weight = tenure.kind[-1] if "WEIGHT" in tenure.kind else None
+        # The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
+        asked = kind_words(False, _MOST_SLOTS, weight) if shared and weight else kind_words(shared, slots, weight)
         tenure.former, tenure.kind = tenure.kind, asked  # later renewals name the new kind, even if no reply arrives
         try:
             await _renew(holding, call, "downgrade", {tenure: holding.lease})
