@@ -69,7 +69,7 @@ final class Acquisition {
     /**
      * An acquisition that has not begun.
      *
-     * @param mine the thread's tenures, by key. The acquisition re-enters the keys of this map
+     * @param mine the thread's tenures, by key. The acquisition re-enters the keys that are held
      * @param thread the thread that will hold the lock, if any
      * @param named a named lease, which the client does not renew; 0 means the lease of the request
      * @param wait the wait limit; 0 means that the acquisition does not wait
@@ -82,17 +82,16 @@ final class Acquisition {
         this.wait = wait;
         isWaiting = wait > 0;
         String owner = request.newOwner();
+        isReentry = request.keys.stream().map(mine::get).anyMatch(present -> present != null && present.isHeld());
         request.keys.forEach(key -> {
             Tenure present = mine.get(key);
-            // A thread need not unlock a lock with a named lease. After this lease, the thread begins a new tenure.
-            if (present == null || present.isLeft()) {
-                tenures.add(new Tenure(request, key, owner, thread));
-            } else {
-                present.checkHeld();
+            if (isReentry && present != null && present.holds > 0) {
+                present.checkHeld(); // a lock of several keys is lost as soon as one key is lost
                 tenures.add(present);
+            } else {
+                tenures.add(new Tenure(request, key, owner, thread));
             }
         });
-        isReentry = tenures.stream().anyMatch(tenure -> tenure.holds > 0);
         patience = client.patience + request.replicas.within();
         waitEnd = Clock.now() + wait + 1; // + 1, because a part of the present millisecond is already over
         end = isWaiting ? waitEnd + GRACE : waitEnd + patience;

@@ -21,15 +21,15 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The lock is <em>lost</em> when its lease ends without a renewal, or when somebody deletes or overwrites its key. Then the client
  * calls the {@link #onLost} listeners, {@link #isHeldByCurrentThread} is false, and {@link #unlock} throws a {@link LockLostException},
- * once for each hold. The methods that acquire, such as {@link #lock}, also throw this exception until the thread has unlocked all its
- * holds. But if the program has named the lease, the client does not renew the lock, and the end of the lease is no surprise. Then these
- * methods acquire the lost lock again, and the thread need not unlock it first.
+ * once for each hold. The thread need not unlock a lost lock. It may acquire the lock again, with a new token. Then it has only the new
+ * holds. A nested call of a method that acquires, such as {@link #lock}, throws a LockLostException if it finds that the lock is lost. If
+ * the lock has several keys, such calls throw this exception while some of the keys are held and others are lost.
  *
  * <p>Methods that send a request throw a {@link LockRefusedException} when the server replies with an error, and a {@link
  * LockUnreachableException} when no server answers.
  */
 public final class LockwardLock implements Lock {
-    /** When a thread has this many locks, the client forgets the thread's locks whose named leases are over. */
+    /** When a thread has this many locks, the client forgets the thread's locks that are lost or released. */
     private static final int MANY = 100;
 
     private final LockwardClient client;
@@ -243,7 +243,7 @@ public final class LockwardLock implements Lock {
             throw refusal;
         }
         if (mine.size() >= MANY) {
-            mine.values().removeIf(Tenure::isLeft);
+            mine.values().removeIf(tenure -> !tenure.isHeld());
         }
         acquisition.tenures.forEach(tenure -> mine.put(tenure.key, tenure));
         return true;

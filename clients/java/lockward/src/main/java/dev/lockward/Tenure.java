@@ -81,11 +81,6 @@ final class Tenure {
         return lost.isDone();
     }
 
-    /** Whether the tenure is over, and the thread need not unlock the lock. */
-    synchronized boolean isLeft() {
-        return holds == 0 || (!isRenewed && !isHeld());
-    }
-
     synchronized int holds(boolean isShared) {
         return isShared ? sharedHolds : holds - sharedHolds;
     }

@@ -175,6 +175,49 @@ class KindsTest {
     }
 
     @Test
+    void aLockOfSeveralKeysCanBeAcquiredAgainWhenAllKeysAreLost() {
+        LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
+        both.lock();
+        SERVER.call("DEL", name + "a", name + "b");
+        assertThrows(LockLostException.class, () -> both.tryLock()); // finds the loss
+        both.lock();
+        assertEquals(1, both.getHoldCount());
+        both.unlock();
+        assertFalse(SERVER.isLocked(name + "a") || SERVER.isLocked(name + "b"));
+    }
+
+    @Test
+    void aLockOfSeveralKeysIsNotAcquiredAgainWhileAKeyIsHeld() {
+        LockwardLock both = CLIENT.getMultiLock(name + "a", name + "b");
+        for (String lost : List.of(name + "a", name + "b")) {
+            both.lock();
+            SERVER.call("DEL", lost);
+            assertThrows(LockLostException.class, () -> both.tryLock()); // finds the loss
+            assertThrows(LockLostException.class, () -> both.tryLock());
+            assertThrows(LockLostException.class, both::unlock);
+            assertFalse(SERVER.isLocked(name + "a") || SERVER.isLocked(name + "b"));
+        }
+        assertTrue(both.tryLock());
+        both.unlock();
+    }
+
+    @Test
+    void aWriterThatHasLostTheLockCanBecomeAReader() {
+        LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
+        lock.writeLock().lock();
+        lock.readLock().lock();
+        SERVER.call("DEL", name);
+        assertThrows(LockLostException.class, () -> lock.readLock().tryLock()); // finds the loss
+        lock.readLock().lock();
+        assertEquals(1, lock.readLock().getHoldCount());
+        assertFalse(
+                assertThrows(IllegalMonitorStateException.class, lock.writeLock()::unlock)
+                        instanceof LockLostException);
+        lock.readLock().unlock();
+        assertFalse(SERVER.isLocked(name));
+    }
+
+    @Test
     void aLeaderThatLosesTheLockIsInterruptedAndLeadsAgain() throws Exception {
         CountDownLatch deposed = new CountDownLatch(1);
         CountDownLatch leads = new CountDownLatch(1);

@@ -174,6 +174,35 @@ class LockTest {
     }
 
     @Test
+    void aLostLockCanBeAcquiredAgain() {
+        lock.lock();
+        lock.lock();
+        long token = lock.fencingToken();
+        SERVER.call("DEL", name);
+        assertThrows(LockLostException.class, () -> lock.tryLock()); // finds the loss
+        assertFalse(lock.isHeldByCurrentThread());
+        lock.lock();
+        assertTrue(lock.fencingToken() > token);
+        assertEquals(1, lock.getHoldCount());
+        assertEquals(1, SERVER.holds(name));
+        lock.unlock();
+        assertFalse(lock.isLocked());
+        assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
+    }
+
+    @Test
+    void unlockThrowsOnceForEachLostHold() {
+        lock.lock();
+        lock.lock();
+        SERVER.call("DEL", name);
+        assertThrows(LockLostException.class, lock::unlock);
+        SERVER.call("LOCK.ACQUIRE", name, "another");
+        assertFalse(lock.tryLock()); // the thread has not acquired the lock again
+        assertThrows(LockLostException.class, lock::unlock);
+        assertFalse(assertThrows(IllegalMonitorStateException.class, lock::unlock) instanceof LockLostException);
+    }
+
+    @Test
     void manyLocksWhoseNamedLeasesAreOverAreForgotten() {
         for (int i = 0; i < 150; i++) {
             CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);

@@ -14,9 +14,8 @@ import org.springframework.dao.CannotAcquireLockException;
  * A lock of a {@link LockwardLockRegistry}: a {@link LockwardLock} that throws the exceptions of Spring Integration's locks.
  *
  * <p>Methods that acquire the lock throw a {@link CannotAcquireLockException} when the server replies with an error, when no server
- * answers, or when the thread has lost the lock and has not unlocked it yet. Methods for the holder throw an {@link
- * IllegalStateException} when the thread does not hold the lock, and a {@link ConcurrentModificationException} when the thread has
- * lost the lock.
+ * answers, or when a nested call finds that the lock is lost. Methods for the holder throw an {@link IllegalStateException}
+ * when the thread does not hold the lock, and a {@link ConcurrentModificationException} when the thread has lost the lock.
  */
 public class RegistryLock implements Lock {
     private final LockwardLock lock;
