@@ -9,6 +9,8 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Supplier;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -24,6 +26,10 @@ import org.jspecify.annotations.Nullable;
  * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end these methods.
  */
 public final class HeldLock implements AutoCloseable {
+    /** The part of a handle for one key: key, owner, token, holds, lease and kind. */
+    private static final Pattern HANDLE =
+            Pattern.compile("[^:]*:[^:]+(:[1-9][0-9]*){3}(:SHARED|:SLOTS:[0-9]+(:WEIGHT:[0-9]+)?)?");
+
     private final List<Tenure> tenures;
 
     HeldLock(List<Tenure> tenures) {
@@ -131,9 +137,15 @@ public final class HeldLock implements AutoCloseable {
     }
 
     static HeldLock resume(LockwardClient client, String handle) {
-        List<Tenure> tenures = Arrays.stream(handle.split(",", -1))
-                .map(part -> tenure(client, part))
-                .toList();
+        List<Supplier<Tenure>> parts;
+        try {
+            parts = Arrays.stream(handle.split(",", -1))
+                    .map(part -> tenure(client, part))
+                    .toList();
+        } catch (IllegalArgumentException error) {
+            throw new IllegalArgumentException("this is not the handle of a lock", error);
+        }
+        List<Tenure> tenures = parts.stream().map(Supplier::get).toList();
         client.request(tenures.get(0).key).watchLoss(tenures, tenures);
         HeldLock held = new HeldLock(tenures);
         try {
@@ -148,7 +160,10 @@ public final class HeldLock implements AutoCloseable {
         }
     }
 
-    private static Tenure tenure(LockwardClient client, String handle) {
+    private static Supplier<Tenure> tenure(LockwardClient client, String handle) {
+        if (!HANDLE.matcher(handle).matches()) {
+            throw new IllegalArgumentException(handle);
+        }
         List<String> parts = Arrays.stream(handle.split(":", -1))
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
@@ -156,8 +171,11 @@ public final class HeldLock implements AutoCloseable {
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
-        tenure.granted(client.call(tenure.key), token, holds, lease, true, List.copyOf(parts.subList(5, parts.size())));
-        return tenure;
+        return () -> {
+            tenure.granted(
+                    client.call(tenure.key), token, holds, lease, true, List.copyOf(parts.subList(5, parts.size())));
+            return tenure;
+        };
     }
 
     /** Releases the lock, with all holds. If no server answers, the lock ends with its lease. */

@@ -267,6 +267,7 @@ public final class LockwardClient implements AutoCloseable {
      * Continues a lock of another process.
      *
      * @param handle the text that {@link HeldLock#handle} has returned in the other process
+     * @throws IllegalArgumentException when the text is not the handle of a lock
      * @throws LockLostException when the lock was lost meanwhile
      * @throws LockUnreachableException when no server answers
      */

@@ -352,6 +352,42 @@ class KindsTest {
     }
 
     @Test
+    void aTextThatIsNoHandleIsRefused() {
+        for (String text : List.of(
+                "",
+                "junk",
+                "k:me:1:1:9000,",
+                "k:me:1:1:9000,junk",
+                "k::1:1:9000",
+                "%zz:me:1:1:9000",
+                "k:me:0:1:9000",
+                "k:me:1:0:9000",
+                "k:me:1:1:-1",
+                "k:me:1:1",
+                "k:me:9223372036854775808:1:9000",
+                "k:me:1:1:9000:JUNK")) {
+            IllegalArgumentException refused =
+                    assertThrows(IllegalArgumentException.class, () -> CLIENT.resume(text), text);
+            assertEquals("this is not the handle of a lock", refused.getMessage());
+        }
+    }
+
+    @Test
+    void aHandleKeepsTheKeyAndTheKind() throws Exception {
+        LockRequest[] requests = {
+            CLIENT.request(name + ":,%+ é", name + "b"),
+            CLIENT.request(name).shared(),
+            CLIENT.request(name).slots(4),
+            CLIENT.request(name).slots(4).weight(2)
+        };
+        for (LockRequest request : requests) {
+            try (HeldLock resumed = CLIENT.resume(request.acquire().handle())) {
+                assertEquals(request.keys, resumed.keys());
+            }
+        }
+    }
+
+    @Test
     void aHeldLockReleasesAllHolds() throws Exception {
         LockwardReadWriteLock lock = CLIENT.getReadWriteLock(name);
         lock.writeLock().lock();
