@@ -1,5 +1,6 @@
 package dev.lockward;
 
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -100,8 +101,12 @@ public final class LockRequest {
         return this;
     }
 
-    /** The owner's name at the server, 1 to 1,024 bytes. Holders with the same name are one owner. */
+    /** The owner's name at the server, 1 to 1,024 bytes, but not {@code *}. Holders with the same name are one owner. */
     public LockRequest owner(String name) {
+        int bytes = name.getBytes(StandardCharsets.UTF_8).length;
+        if (bytes < 1 || bytes > 1_024 || name.equals("*")) { // for *, the server makes up an owner
+            throw new IllegalArgumentException("an owner must be 1 to 1,024 bytes, and not *: " + name);
+        }
         owner = name;
         return this;
     }

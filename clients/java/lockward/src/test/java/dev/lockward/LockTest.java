@@ -255,6 +255,18 @@ class LockTest {
     }
 
     @Test
+    void anOwnerThatIsEmptyTooLongOrAnAsteriskIsRefused() throws Exception {
+        LockRequest request = CLIENT.request(name);
+        for (String owner : List.of("", "*", "é".repeat(513))) {
+            assertThrows(IllegalArgumentException.class, () -> request.owner(owner));
+        }
+        String longest = "é".repeat(512);
+        try (HeldLock held = request.owner(longest).acquire()) {
+            assertEquals(longest, held.owner());
+        }
+    }
+
+    @Test
     void theLeaseDefaultsToTheServersSetting() {
         lock.lock();
         long lease = SERVER.info(name).orElseThrow().leaseLeft();
