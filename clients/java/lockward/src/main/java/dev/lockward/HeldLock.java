@@ -93,12 +93,12 @@ public final class HeldLock implements AutoCloseable {
 
     /** Makes this lock a read lock. From now on, other readers may also hold the lock. */
     public void downgradeToShared() {
-        Clock.await(all(tenure -> tenure.renew(0, Request.SHARED)));
+        Clock.await(all(tenure -> tenure.renew(0, tenure.withWeight(Request.SHARED))));
     }
 
     /** Makes the lock a semaphore from now on, with more slots than before. */
     public void downgradeToSlots(int slots) {
-        Clock.await(all(tenure -> tenure.renew(0, tenure.withSlots(slots))));
+        Clock.await(all(tenure -> tenure.renew(0, tenure.withWeight(List.of("SLOTS", slots)))));
     }
 
     /**

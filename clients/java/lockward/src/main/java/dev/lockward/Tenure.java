@@ -151,9 +151,12 @@ final class Tenure {
         return new LockLostException(key, token, reason);
     }
 
-    /** The kind with this number of slots and the present weight. */
-    synchronized List<Object> withSlots(int slots) {
-        return Stream.concat(Stream.of("SLOTS", slots), kind.stream().skip(2)).toList();
+    /** This limit, with the present weight. The server refuses SHARED with a weight, so the largest number of slots replaces SHARED. */
+    synchronized List<Object> withWeight(List<Object> limit) {
+        List<Object> weight = kind.stream().skip(2).toList();
+        boolean isRefused = limit.equals(Request.SHARED) && !weight.isEmpty();
+        List<Object> accepted = isRefused ? List.of("SLOTS", 1_000_000) : limit;
+        return Stream.concat(accepted.stream(), weight.stream()).toList();
     }
 
     synchronized void stopRenewing() {
