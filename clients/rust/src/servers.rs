@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 use uuid::Uuid;
 
@@ -34,8 +35,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// within this time, and then they need no renewal task.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// The result of a task of the client's runtime, for all callers that need it. The task continues even if these callers
-/// leave, or if their own runtimes stop.
+/// The result of a task of the client's runtime, for all callers that need it. The task continues even if the runtimes of
+/// these callers stop. When nobody needs the result any more, the task ends. So a wait that ends early leaves no
+/// connection that is being opened.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// What all clones of a client share.
@@ -223,8 +225,12 @@ impl Inner {
         &self,
         work: impl Future<Output = RedisResult<T>> + Send + 'static,
     ) -> Awaited<T> {
-        let task = self.runtime.spawn(work);
-        async move { task.await.unwrap_or_else(|_| Err(timed_out())) }.boxed().shared()
+        // Dropping this set ends the task.
+        let mut task = JoinSet::new();
+        task.spawn_on(work, &self.runtime);
+        let ended =
+            async move { task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(timed_out())) };
+        ended.boxed().shared()
     }
 
     /// The shared connection to a node. Opens a connection if there is none.

@@ -374,6 +374,21 @@ async fn a_hold_limit_that_ends_during_a_downgrade_ends_the_call_as_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_wait_closes_its_connection_that_still_opens() {
+    let server = Server::start();
+    let mut observer = server.client();
+    observer.acquire("k other PX 600000");
+    // Only the shared connection gets the reply to its handshake.
+    let proxy = Proxy::start(server.port(), fates("HELLO", [Fate::Carried, Fate::Silence(LONG)]));
+    let client = client_with(&url(proxy.port()), Settings::default().response_limit(LONG));
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    eventually("the connection of the wait is being opened", || proxy.replies_lost() == 1);
+    waiter.abort();
+    // The connections of the observer and of the client stay.
+    eventually("it is closed", || observer.stat("clients", "connected_clients") == 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn callers_without_a_waiting_connection_get_one_in_their_order() {
     const CALLERS: u64 = 10;
     let server = Server::start();
