@@ -401,8 +401,16 @@ final class Acquisition {
             }
             List<Object> token = isGranted ? List.of("TOKEN", tenure.token) : List.of();
             boolean isOnlyGrant = wanted == 1 && request.owner == null;
-            return new Call(client.servers, tenure.key, Clock.now() + (isOnlyGrant ? client.patience : limit))
-                    .ask(() -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1, token));
+            Call release = new Call(client.servers, tenure.key, Clock.now() + (isOnlyGrant ? client.patience : limit));
+            Supplier<Request> command =
+                    () -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1, token);
+            // Netty sends a request of its own thread before the queued requests of other threads. So another thread
+            // sends
+            // this release: it must not overtake a request of this acquisition.
+            CompletableFuture<Object> released = new CompletableFuture<>();
+            client.servers.timer.at(Clock.now(), () -> release.ask(command)
+                    .whenComplete((reply, error) -> Clock.complete(released, reply, error)));
+            return released;
         }
     }
 }

@@ -176,6 +176,9 @@ final class Call {
         private volatile long sentAt;
         private volatile @Nullable Connection used;
 
+        /** Completes when the connection has the requests. A later request, such as a release, must not overtake these requests. */
+        private final CompletableFuture<Void> dispatched = new CompletableFuture<>();
+
         Attempt(List<Request> pipeline) {
             this.pipeline = pipeline;
         }
@@ -194,8 +197,10 @@ final class Call {
                     .whenComplete((replies, error) -> run(() -> {
                         if (error == null) {
                             answered(isAsking ? replies.subList(1, replies.size()) : replies);
-                        } else {
+                        } else if (used == null) {
                             lost(Clock.cause(error));
+                        } else {
+                            dispatched.thenRun(() -> run(() -> lost(Clock.cause(error))));
                         }
                     }));
         }
@@ -204,10 +209,16 @@ final class Call {
             sentAt = Clock.now();
             used = connection;
             if (isDone()) { // the attempt has ended before the connection was open
+                used = null;
+                dispatched.complete(null);
                 target.giveBack(connection, true);
                 return this;
             }
-            connection.redis().dispatch(pipeline);
+            try {
+                connection.redis().dispatch(pipeline);
+            } finally {
+                dispatched.complete(null);
+            }
             // Replies arrive in the order of the requests, so the last reply is the last to arrive.
             return last().handle((reply, error) -> {
                 if (error == null || error instanceof RedisCommandExecutionException) {

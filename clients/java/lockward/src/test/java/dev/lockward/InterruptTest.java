@@ -132,7 +132,7 @@ class InterruptTest {
     void anInterruptAtAnyMomentLeavesNoneOfSeveralKeysBehind() throws Exception {
         String[] keys = {name + "a", name + "b", name + "c"};
         LockwardLock several = CLIENT.getMultiLock(keys);
-        for (int round = 0; round < 100; round++) {
+        for (int round = 0; round < 500; round++) {
             LockwardLock other = CLIENT.getLock(keys[round % 3]);
             boolean isBusy = round % 2 == 0;
             if (isBusy) {
