@@ -47,12 +47,6 @@ pub(crate) struct Break {
 
 impl Break {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-        if !self.yes && !can_ask {
-            return Err(Failure::new(
-                "there is no terminal to ask on; give --yes to break the lock without a question",
-            ));
-        }
         let key = self.key.as_bytes();
         let name = text::show(key);
         let (Some(mut lock), server, _) = info::read(&self.servers, key, ALL, 3)? else {
@@ -66,6 +60,12 @@ impl Break {
                 say(&format!("{} does not hold {name}", text::show(owner.as_bytes())));
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        if !self.yes && !can_ask {
+            return Err(Failure::new(
+                "there is no terminal to ask on; give --yes to break the lock without a question",
+            ));
         }
         lock.holders = ending.iter().take(SHOWN).cloned().collect();
         if !self.yes && !confirm(&info::tables(key, &lock), ending.len())? {
