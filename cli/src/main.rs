@@ -28,6 +28,10 @@ use failure::Failure;
 #[derive(Parser)]
 #[command(name = "lockward", version)]
 struct Cli {
+    /// clap copies the values of these options to the subcommand.
+    #[command(flatten)]
+    _server: primaries::ServerUrl,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -52,7 +56,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
-        Ok(Cli { command }) => command,
+        Ok(Cli { command, .. }) => command,
         Err(error) => return print_usage(&error),
     };
     let usual_code = usual_code(matches!(command, Command::Run(_)));
@@ -116,7 +120,8 @@ fn manual(out: &mut Vec<u8>) -> io::Result<()> {
 /// Prints the help text or the usage error of clap.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
+    let partly_parsed = Cli::command().ignore_errors(true).try_get_matches();
+    let is_run = partly_parsed.is_ok_and(|matches| matches.subcommand_name() == Some("run"));
     if error.use_stderr() { usual_code(is_run).into() } else { ExitCode::SUCCESS }
 }
 

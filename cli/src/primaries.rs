@@ -31,6 +31,7 @@ pub(crate) struct ServerUrl {
     /// redis+cluster://host:port,host:port
     #[arg(
         long,
+        global = true,
         env = "LOCKWARD_URL",
         hide_env_values = true,
         value_name = "URL",
@@ -39,15 +40,15 @@ pub(crate) struct ServerUrl {
     url: String,
 
     /// For rediss://, the certificates of the CA [default: those of the system]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
     /// For rediss://, the certificate of this client
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, global = true, value_name = "FILE", requires = "tls_key")]
     cert: Option<PathBuf>,
 
     /// For rediss://, the private key of this client
-    #[arg(long = "key", id = "tls_key", value_name = "FILE", requires = "cert")]
+    #[arg(long = "key", id = "tls_key", global = true, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 }
 

@@ -267,6 +267,16 @@ fn a_key_of_another_type_is_an_error() {
 }
 
 #[test]
+fn the_url_may_stand_before_the_subcommand() {
+    let (server, _a, _b) = Server::start_contended();
+    let other = format!("redis://127.0.0.1:{}", free_port());
+    for arguments in [["--url", &url(&server), "info", "lock"], ["info", "--url", &url(&server), "lock"]] {
+        let (code, shown, _) = run(&other, &arguments);
+        assert!(code == 0 && shown.starts_with("lock (exclusive)"), "{arguments:?}: {shown}");
+    }
+}
+
+#[test]
 fn an_unreachable_server_exits_with_2() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let (code, _, said) = run(&url, &["ls"]);

@@ -136,6 +136,7 @@ fn wrong_arguments_and_error_replies_exit_with_125() {
         &["run", "--lease", "0s", "k", "true"],
         &["run", "--patience", "0s", "k", "true"],
         &["run", "--url", "nowhere", "k", "true"],
+        &["--url", &url, "run", "--wait", "5", "k", "true"],
         &["run", "--shared", "--slots", "5", "k", "true"],
         &["run", "--weight", "2", "k", "true"],
         &["run", "--slots", "0", "k", "true"],
