@@ -129,8 +129,8 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, Wri
 fn end_waits(now: Instant, slice: Slice) {
     while let Some(reached) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
         if let LimitReached::Wait(waiter) = reached {
-            // With KEEP, a client may divide its wait into several requests. So the wait may go on after the limit of
-            // one request, and the statistics do not count this limit.
+            // With KEEP, one wait may consist of several requests. The limit of one request is then not the end of the
+            // wait. So the statistics do not count this limit.
             if waiter.wait_request.keep.is_none() {
                 state::with(|state| count(&mut state.statistics.wait_limits_reached));
             }

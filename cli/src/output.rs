@@ -14,7 +14,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a message to standard error. The error of a server may contain control characters, so they are escaped. If
+/// Writes a message to standard error. Escapes control characters, because the server's error may contain them. If
 /// nobody can read the message, the exit code still tells the outcome.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "lockward: {}", text::show(message.as_bytes()));

@@ -40,7 +40,7 @@ pub(crate) enum Column {
     Right(&'static str),
 }
 
-/// No column of a table is wider than this. A longer name only moves the rest of its own line.
+/// The largest width of a column. If a name is longer, the rest of its line moves to the right.
 const WIDEST: usize = 200;
 
 /// A table. Each column is as wide as its widest cell.

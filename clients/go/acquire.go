@@ -48,7 +48,7 @@ type kind struct {
 	Weight []any
 }
 
-// maxSlots is the largest number of slots.
+// maxSlots is the largest number of slots that the server accepts.
 const maxSlots = 1_000_000
 
 // checkRange sets err if the value of an option is less than least.
@@ -93,8 +93,8 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner, 1 to 1,024 bytes, but not *. Without WithOwner, each Lock has a new owner. Do not acquire a lock for an owner that
-// still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
+// WithOwner names the owner: 1 to 1,024 bytes, and not the name *. Without WithOwner, each Lock has a new owner. Do not acquire a lock
+// for an owner that still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
 func WithOwner(owner string) AcquireOption {
 	return func(s *settings) {
 		s.owner = owner

@@ -256,8 +256,8 @@ func (c *Client) watchIdle(cn *connection) {
 	cn.watched <- isIntact
 }
 
-// takeIdle returns an idle connection that is intact and was opened after a time, or nil. It leaves some idle connections to other
-// requests. It ends watchIdle for the connection that it returns.
+// takeIdle returns an idle connection that is intact and was opened after a time. If there is none, takeIdle returns nil. kept is the
+// number of idle connections that other requests need. watchIdle does not read from the returned connection any more.
 func (c *Client) takeIdle(n *node, after time.Time, kept int) *connection {
 	for {
 		c.mu.Lock()

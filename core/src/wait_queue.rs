@@ -285,7 +285,7 @@ impl<H> WaitQueue<H> {
     }
 
     /// Removes the first place that is not passed over. Returns the place, and whether its owner may have other places
-    /// in the queue: also true if another owner with the same hash has places.
+    /// in the queue. The second value is also true if another owner with the same hash has a place.
     pub fn pop_first(&mut self) -> Option<(Position, Queued<H>, bool)> {
         let (position, queued) = self.places.pop_first()?;
         let has_other_places = self.unindex(position, &queued);

@@ -367,8 +367,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the
-    /// queue: also true if another owner with the same hash has places. A kept place before the waiter is removed too, so
-    /// call this only to serve the first waiter or to end all waits.
+    /// queue. The second value is also true if another owner with the same hash has a place. Also removes a kept place
+    /// before the waiter, so call this only to serve the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
             let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;

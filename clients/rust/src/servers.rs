@@ -36,8 +36,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// The result of a task of the client's runtime, for all callers that need it. The task continues even if the runtimes of
-/// these callers stop. When nobody needs the result any more, the task ends. So a wait that ends early leaves no
-/// connection that is being opened.
+/// these callers stop. When nobody needs the result any more, the task ends. So if a wait ends while its connection
+/// is being opened, the client stops opening it.
 pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// What all clones of a client share.
