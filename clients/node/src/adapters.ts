@@ -290,8 +290,8 @@ function viaSentinels(ask: () => Promise<{ connection: Connection; reopen: Opene
 }
 
 /**
- * Returns a server's error, and throws any other error: the libraries' own errors come when a connection cannot be used. A
- * server that is full executes no request, so this function also throws its error `ERR max number of clients reached`.
+ * Returns a server's error, and throws any other error: the libraries' own errors come when a connection cannot be used.
+ * Also throws `ERR max number of clients reached`, because a full server does not execute the request.
  */
 function toServerError(error: Error, isUsable: boolean): ServerError {
   if (!isUsable || error.message.startsWith("ERR max number")) throw error;

@@ -69,8 +69,8 @@ export class Schedule {
   }
 
   /**
-   * Settles like the promise. Rejects `milliseconds` after `begun`, and when the client ends. When the signal aborts, the
-   * promise rejects with the signal's reason.
+   * Settles like the promise. But if the promise is still pending `milliseconds` after `begun`, or when the client ends, the
+   * result is a rejection. When the signal aborts, the result rejects with the signal's reason.
    */
   within<T>(promise: Promise<T>, begun: number, milliseconds: number, { signal, isBackground }: Options = {}) {
     return new Promise<T>((resolve, reject) => {

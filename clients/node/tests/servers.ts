@@ -29,8 +29,8 @@ export async function eventually<T>(condition: () => T | Promise<T>, within = 20
 }
 
 /**
- * Until the test ends, timers of 100 ms or more fire only after days. The returned function returns how many calls of the
- * global `setTimeout` have asked for 100 ms or more, but for less than a second.
+ * Until the test ends, timers of 100 ms or more fire only after days. Returns a function that counts: it returns how many
+ * calls of the global `setTimeout` asked for 100 ms or more, but for less than a second.
  */
 export function lengthenTimers(t: TestContext): () => number {
   const [start, rest] = [globalThis.setTimeout, timers.setTimeout];
