@@ -68,8 +68,9 @@ pub fn command_begins(caller: Caller) {
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
             let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
-            // This command may store a new value in the key, and the server's timer may evict that value before the
-            // next command begins. The event of a new key then shows that the unlinked lock was not evicted.
+            // The present command may store a new value in the key of the unlinked lock, and the server's timer may
+            // evict this value before the next command begins. The event of a new key then shows that the unlinked
+            // lock was not evicted.
             subscriptions::subscribe_new_keys();
             let freed = lock_allocation::freed();
             state::with(|state| state.store.return_unlinked(unlinked, is_replaced, now, freed));

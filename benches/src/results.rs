@@ -209,7 +209,7 @@ impl Row {
         format!("{}{}", self.what_shown(), self.against_shown())
     }
 
-    /// What was measured, without the other side.
+    /// What was measured, without what it is compared with.
     pub fn what_shown(&self) -> String {
         let at = self.at.as_ref().map(|at| format!(", {at}")).unwrap_or_default();
         format!("{}{at}", self.what)

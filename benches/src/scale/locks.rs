@@ -36,7 +36,7 @@ const LOADED: f64 = 220.0;
 /// The pause between two checks for the end of a snapshot.
 const POLLED: Duration = Duration::from_millis(2);
 
-/// The keys of a server.
+/// What the keys of a server are: locks, or strings with a TTL.
 #[derive(Debug)]
 struct Kept {
     /// The request that takes a key for an owner.

@@ -23,8 +23,8 @@ const SHAPES: [(Shape, &str, &str); 2] = [
     (Shape::Each, "each", "each client waits for its own lock"),
 ];
 
-/// The numbers of waiters for which a process may have enough open files. If a process may not have enough open files
-/// for the largest of [`COUNTS`], the last number is the largest possible multiple of 1,000.
+/// The numbers of waiters to measure. The system limits how many files a process may open. If this limit is too low for
+/// the largest of [`COUNTS`], the last number is the largest possible multiple of 1,000.
 fn counts(report: &Report) -> Vec<usize> {
     let most = COUNTS[COUNTS.len() - 1];
     let files = raise_open_files((most + SPARE_FILES) as u64);

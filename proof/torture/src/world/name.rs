@@ -103,8 +103,8 @@ impl WorldName {
                 refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
-                // In a short run, servers that forget are in quarantine most of the time. So the run may have no stale
-                // write.
+                // In a short run, servers that forget are in quarantine most of the time. Such a run can end without a
+                // stale write.
                 stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
             },
             ..Bounds::default()
