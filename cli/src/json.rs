@@ -13,16 +13,16 @@ pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S
     }
 }
 
-/// Returns the value as one line of JSON. serde_json does not escape the control characters from U+007F on.
+/// Returns the value as one line of JSON. serde_json does not escape the invisible characters from U+007F on.
 pub(crate) fn line(value: &impl Serialize) -> Result<String, Failure> {
     let line = serde_json::to_string(value);
     let line = line.map_err(|error| Failure::new(format!("cannot write the output: {error}")))?;
     let mut escaped = String::with_capacity(line.len());
     for letter in line.chars() {
-        if letter.is_control() {
-            escaped += &format!("\\u{:04x}", u32::from(letter));
-        } else {
+        if text::is_visible(letter) {
             escaped.push(letter);
+        } else {
+            letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}"));
         }
     }
     Ok(escaped)

@@ -1,22 +1,35 @@
-//! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must not send
-//! control characters to the terminal.
+//! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must neither send
+//! control characters to the terminal, nor hide or reorder the text of a line.
 
 use console::Alignment;
 
-/// Returns the name as text. Control characters and bytes that are not UTF-8 are escaped: `\x1b`.
+/// Returns the name as text. Invisible characters and bytes that are not UTF-8 are escaped: `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for letter in chunk.valid().chars() {
-            if letter.is_control() {
-                escape(&mut shown, letter.encode_utf8(&mut [0; 4]).as_bytes());
-            } else {
+            if is_visible(letter) {
                 shown.push(letter);
+            } else {
+                escape(&mut shown, letter.encode_utf8(&mut [0; 4]).as_bytes());
             }
         }
         escape(&mut shown, chunk.invalid());
     }
     shown
+}
+
+/// Whether the character is neither a control character, nor a format character such as U+202E, which reverses text, nor
+/// another character that terminals do not show, or show as a space.
+pub(crate) fn is_visible(letter: char) -> bool {
+    match letter {
+        ' '..='~' => true,
+        // `escape_debug` does not escape these fillers and variation selectors.
+        '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' => false,
+        '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}' => false,
+        // `escape_debug` escapes a combining mark only at the beginning of a text.
+        _ => !format!("a{letter}").escape_debug().any(|escaped| escaped == '\\'),
+    }
 }
 
 fn escape(shown: &mut String, bytes: &[u8]) {
@@ -76,6 +89,21 @@ mod tests {
     #[test]
     fn control_characters_and_invalid_utf8_are_escaped() {
         assert_eq!(show(b"a\x1b[2J\n\xff\xc2\x9b"), r"a\x1b[2J\x0a\xff\xc2\x9b");
+    }
+
+    #[test]
+    fn invisible_characters_are_escaped() {
+        for letter in "\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{180e}\u{200b}\u{2800}\u{200f}\u{2028}\u{202e}\u{2066}\u{2069}\u{3164}\u{fe0f}\u{feff}\u{e0041}\u{e0100}".chars() {
+            assert!(show(letter.to_string().as_bytes()).is_ascii(), "{letter:?}");
+        }
+        assert_eq!(show("a\u{202e}b".as_bytes()), r"a\xe2\x80\xaeb");
+    }
+
+    #[test]
+    fn letters_with_combining_marks_are_unchanged() {
+        for name in ["e\u{301}", "\u{915}\u{94d}\u{937}", "\"'\\", "\u{1f512}"] {
+            assert_eq!(show(name.as_bytes()), name);
+        }
     }
 
     #[test]

@@ -166,6 +166,19 @@ fn control_characters_in_names_are_escaped() {
 }
 
 #[test]
+fn characters_that_reorder_or_hide_text_are_escaped() {
+    let server = Server::start();
+    // A terminal that reorders text shows this key and this owner as `order:42  alice`.
+    server.client().acquire("order:\u{202e}24\u{e0041} al\u{200b}ice PX 600000");
+    let shown = run(&url(&server), &["ls"]).1;
+    assert!(shown.contains(r"order:\xe2\x80\xae24\xf3\xa0\x81\x81  al\xe2\x80\x8bice "), "{shown:?}");
+    let json = run(&url(&server), &["ls", "--json"]).1;
+    assert!(json.starts_with(r#"{"key":"order:\u202e24\udb40\udc41","#), "{json:?}");
+    let lock: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(lock["key"], "order:\u{202e}24\u{e0041}");
+}
+
+#[test]
 fn a_huge_name_does_not_widen_all_lines() {
     let server = Server::start();
     let huge = "k".repeat(1_000_000);
