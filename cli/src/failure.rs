@@ -52,7 +52,8 @@ pub(crate) fn reason(error: &RedisError) -> String {
         // The system's text for a timeout, "Resource temporarily unavailable", would not help.
         _ if error.is_timeout() => "no answer in time".to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        // The redis crate adds the kind of its own errors, such as `InvalidClientConfig`.
+        _ => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use redis::ErrorKind::InvalidClientConfig;
 use redis::{Client, Cmd, Connection, ConnectionInfo, ProtocolVersion, RedisError, Value};
 
 use crate::failure::{self, Failure};
@@ -20,6 +21,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(info: ConnectionInfo, patience: Duration) -> Result<Self, Failure> {
+        // `watch` receives events and replies on one connection. RESP2 has no such connections.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_redis_settings(settings);
         // Messages show this address instead of the URL, because the URL may contain a password.
         let address = info.addr().to_string();
         Ok(Self { client: Client::open(info)?, address, patience })
@@ -35,12 +39,6 @@ impl Server {
 
     pub(crate) fn patience(&self) -> Duration {
         self.patience
-    }
-
-    /// The same server, with connections that use RESP3.
-    pub(crate) fn with_resp3(&self) -> Result<Self, Failure> {
-        let settings = self.info().redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        Self::new(self.info().clone().set_redis_settings(settings), self.patience)
     }
 
     /// Opens a connection. A request on this connection fails if the server does not answer within `patience`.
@@ -105,7 +103,8 @@ impl Server {
         if error.is_timeout() {
             let patience = self.patience;
             Failure::new(format!("cannot reach a Redis server at {address}: no answer within {patience:?}"))
-        } else if error.is_io_error() || error.is_connection_dropped() {
+        } else if error.is_io_error() || error.is_connection_dropped() || error.kind() == InvalidClientConfig
+        {
             Failure::new(format!("cannot reach a Redis server at {address}: {}", failure::reason(error)))
         } else if error.code() == Some("NOAUTH") {
             Failure::new(format!("the server at {address} needs a password"))

@@ -127,8 +127,7 @@ impl Run {
         let client =
             Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
         let owner = self.owner.as_ref().map_or_else(unique_owner, |owner| owner.as_bytes().to_vec());
-        let keys = std::iter::once(&self.key).chain(&self.also).map(|key| key.as_bytes());
-        let lock = client.locks(keys).lease(self.lease).owner(&owner);
+        let lock = client.locks(self.keys()).lease(self.lease).owner(&owner);
         let lock = if self.shared { lock.shared() } else { lock };
         let lock = self.slots.into_iter().fold(lock, Lock::slots);
         let lock = self.weight.into_iter().fold(lock, Lock::weight);
@@ -182,7 +181,8 @@ impl Run {
             Ending::Lost(loss) => {
                 // A renewal of a lost lock fails at once, and the error names the lock.
                 let renewed = guard.renew().await;
-                let key = if let Err(Error::Lost { key, .. }) = renewed { key } else { self.name() };
+                let key =
+                    if let Err(Error::Lost { key, .. }) = renewed { self.show(&key) } else { self.name() };
                 // Release all locks of this run: at the server, the lease of the lost lock may not be over yet, and
                 // the other locks may still be held.
                 let _ = timeout(RELEASE_LIMIT, guard.release()).await;
@@ -199,7 +199,7 @@ impl Run {
             released = guard.release() => match released {
                 Ok(()) => return Ok(code.into()),
                 Err(Error::Lost { key, loss }) => {
-                    return Err(lost(&key, &format!("was lost before the command ended: {loss}")));
+                    return Err(lost(&self.show(&key), &format!("was lost before the command ended: {loss}")));
                 }
                 Err(error) => error.to_string(),
             },
@@ -217,6 +217,10 @@ impl Run {
         tokens.find(|(key, _)| *key == self.key.as_bytes()).map_or(0, |(_, token)| token)
     }
 
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.key).chain(&self.also).map(|key| key.as_bytes())
+    }
+
     fn name(&self) -> String {
         text::show(self.key.as_bytes())
     }
@@ -224,16 +228,22 @@ impl Run {
     /// The failure names the key of the error, because another lock than `self.key` may be the reason.
     fn not_acquired(&self, error: &Error) -> Failure {
         if let Error::Busy { key } = error {
-            return Failure::new(format!("{key} is busy")).with_code(self.busy_exit_code);
+            return Failure::new(format!("{} is busy", self.show(key))).with_code(self.busy_exit_code);
         }
         if let Error::Unreachable { key, cause } = error {
-            let line = format!("cannot acquire {key}: no server answers: {cause}");
+            let line = format!("cannot acquire {}: no server answers: {cause}", self.show(key));
             return Failure::new(line).with_code(exit_code::UNREACHABLE);
         }
         if let Error::Refused { key, code, message } = error {
-            return Failure::new(format!("cannot acquire {key}: {code} {message}"));
+            return Failure::new(format!("cannot acquire {}: {code} {message}", self.show(key)));
         }
         Failure::new(format!("cannot acquire {}: {error}", self.name()))
+    }
+
+    /// The key of an error of the client. In this key, U+FFFD replaces the bytes that are not UTF-8.
+    fn show(&self, key: &str) -> String {
+        let original = self.keys().find(|original| String::from_utf8_lossy(original) == key);
+        text::show(original.unwrap_or(key.as_bytes()))
     }
 }
 

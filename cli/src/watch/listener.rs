@@ -86,14 +86,13 @@ impl Listener {
     /// Connects to a primary and subscribes. Fails if the server does not have the module, or if the user lacks a right
     /// that the watcher needs.
     pub(super) fn connect(server: &Server, shared: Arc<Shared>) -> Result<Self, Failure> {
-        let server = server.with_resp3()?;
         let (connection, warning) = server.connect_with_module()?;
         warning.iter().for_each(|warning| output::complain(warning));
         let prefix = format!("__keyspace@{}__:", server.info().redis_settings().db()).into_bytes();
         let node = Arc::from(server.address());
         let mut listener = Self {
             connection,
-            server,
+            server: server.clone(),
             node,
             prefix,
             shared,

@@ -1,7 +1,9 @@
 //! Tests with servers that do not answer, and with servers that cannot answer.
 
 use crate::{lockward, output, run, url};
-use lockward_tests::{Client, Cluster, Fate, Listener, Proxy, Sentinels, Server, Setup, free_port, slot_of};
+use lockward_tests::{
+    Certificates, Client, Cluster, Fate, Listener, Proxy, Sentinels, Server, Setup, free_port, slot_of,
+};
 use std::time::{Duration, Instant};
 
 /// Longer than the default of `--patience`, and shorter than two times this default.
@@ -195,6 +197,57 @@ fn a_missing_password_is_reported_so() {
     let wanted = format!("lockward: the server at 127.0.0.1:{} needs a password\n", server.port());
     for command in [["ls"].as_slice(), &["info", "k"], &["break", "--yes", "k"], &["watch"], &["demo"]] {
         assert_eq!(run(&url(&server), command), (2, String::new(), wanted.clone()), "{command:?}");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_reported_so() {
+    let server = Server::start();
+    let url = format!("redis://u:wrong@127.0.0.1:{}", server.port());
+    for command in [["ls"].as_slice(), &["info", "k"], &["break", "--yes", "k"], &["watch"], &["demo"]] {
+        let (code, _, said) = run(&url, command);
+        assert!(
+            code == 2 && said.contains("WRONGPASS invalid username-password pair"),
+            "{command:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_password_that_the_server_does_not_need_is_no_error() {
+    let server = Server::start();
+    let url = format!("redis://:unused@127.0.0.1:{}", server.port());
+    for command in [["run", "k", "true"].as_slice(), &["ls"]] {
+        let (code, _, said) = run(&url, command);
+        assert_eq!((code, said.as_str()), (0, ""), "{command:?}");
+    }
+}
+
+#[test]
+fn the_tls_options_name_the_certificates() {
+    let (certificates, port) = (Certificates::new(), free_port());
+    let server = Setup::new().tls(&certificates, port).start();
+    let [ca, certificate, key] = certificates.files().map(|file| file.display().to_string());
+    let url = format!("rediss://127.0.0.1:{port}");
+    let options = ["--cacert", &ca, "--cert", &certificate, "--key", &key];
+    let lockward = |more: &[&str]| run(&url, &[&options[..], more].concat());
+    assert_eq!(lockward(&["run", "k", "-c", "exit 7"]).0, 7);
+    server.client().acquire("k A PX 600000");
+    for (command, wanted) in
+        [(["ls"].as_slice(), "\nk "), (&["info", "k"], "\nA "), (&["break", "--yes", "k"], "broken: A ")]
+    {
+        let (code, shown, said) = lockward(command);
+        assert!(code == 0 && shown.contains(wanted), "{command:?}: {shown}{said}");
+    }
+    for (options, wanted) in [
+        (["--cacert", &certificate].as_slice(), "invalid peer certificate"),
+        (&["--cacert", &ca], "received fatal alert"),
+        (&["--cacert", &ca, "--cert", &ca, "--key", &key], "keys may not be consistent"),
+    ] {
+        let (code, _, said) = run(&url, &[options, &["ls"]].concat());
+        let begins =
+            said.starts_with(&format!("lockward: cannot reach a Redis server at 127.0.0.1:{port}: "));
+        assert!(code == 2 && begins && said.contains(wanted), "{options:?}: {said}");
     }
 }
 

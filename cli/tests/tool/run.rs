@@ -2,8 +2,10 @@
 
 use crate::{Process, closed_pipe, lockward, output, run, url};
 use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, slot_of};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running `lockward run` whose standard input and output are pipes. Dropping this value kills the process, and then
@@ -450,6 +452,18 @@ fn a_message_names_the_lock_that_is_busy_refused_or_lost() {
         let arguments = ["run", "-n", "--lease", lease, "--also", "a", "b", "sh", "-c", command, &port];
         let (_, _, error) = run(&url, &arguments);
         assert!(error.starts_with(&format!("lockward: {wanted}")), "{error}");
+    }
+}
+
+#[test]
+fn a_message_escapes_bytes_that_are_not_utf8() {
+    let server = Server::start();
+    server.client().call([b"LOCK.ACQUIRE".as_slice(), b"k\xff", b"A", b"PX", b"600000"]);
+    for first in [["run", "-n"].as_slice(), &["run", "-n", "--also", "k", "--also"]] {
+        let mut command = lockward(&url(&server), first);
+        command.arg(OsStr::from_bytes(b"k\xff")).args(["a", "true"]);
+        let (_, _, error) = output(&mut command);
+        assert_eq!(error, "lockward: k\\xff is busy\n");
     }
 }
 
