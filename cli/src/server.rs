@@ -23,6 +23,8 @@ impl Server {
     pub(crate) fn new(info: ConnectionInfo, patience: Duration) -> Result<Self, Failure> {
         // `watch` receives events and replies on one connection. RESP2 has no such connections.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        // The redis crate shows the reply of a server that accepts no more clients only if it has sent one command.
+        let settings = settings.set_skip_set_lib_name();
         let info = info.set_redis_settings(settings);
         // Messages show this address instead of the URL, because the URL may contain a password.
         let address = info.addr().to_string();

@@ -85,8 +85,9 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
     for kind in [Kind::NoLock, Kind::SetNx, Kind::LockCommands] {
         let round = Round::new(kind);
         let result = round.run(&mut control, &mut clients);
-        redis::cmd("DEL").arg(&round.number).arg(&round.lock).exec(&mut control)?;
+        let deleted = redis::cmd("DEL").arg(&round.number).arg(&round.lock).exec(&mut control);
         let (number, took, shares) = result?;
+        deleted?;
         let increments = || shares.iter().map(|share| share.increments);
         let longest = shares.iter().map(|share| share.longest_wait).max().unwrap_or_default();
         line([

@@ -32,8 +32,9 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
         let name = format!("lockward:demo:{{{}}}", Uuid::new_v4());
         let sale = Sale { lock: format!("{name}:lock"), stock: format!("{name}:pairs"), guarded };
         let left = sale.show(&mut alice, &mut bob);
-        redis::cmd("DEL").arg(&sale.lock).arg(&sale.stock).exec(&mut bob)?;
+        let deleted = redis::cmd("DEL").arg(&sale.lock).arg(&sale.stock).exec(&mut bob);
         let left = left?;
+        deleted?;
         if guarded && left != LEFT {
             return Err(Failure::new(format!(
                 "{left} pairs are left instead of {LEFT}. Please report this."

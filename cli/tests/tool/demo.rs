@@ -1,7 +1,7 @@
 //! Tests of the errors and exit codes of `lockward demo`.
 
 use crate::url;
-use lockward_tests::{Reply, Server, Setup};
+use lockward_tests::{Reply, Server};
 use std::process::{Command, Output};
 
 fn demo(arguments: &[&str]) -> Output {
@@ -32,18 +32,15 @@ fn a_password_is_not_shown() {
 }
 
 #[test]
-fn the_environment_names_the_server_as_for_other_commands() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockward"));
-    let line =
-        error_line(&command.arg("demo").env("LOCKWARD_URL", "unix:///nonexistent/s").output().unwrap());
-    assert!(line.contains("/nonexistent/s:"), "{line}");
-}
-
-#[test]
-fn a_server_without_the_module_is_one_error_line() {
-    let server = Setup::without_module().start();
-    let line = error_line(&demo(&["--url", &url(&server)]));
-    assert!(line.contains("does not have the Lockward module"), "{line}");
+fn the_first_error_is_shown() {
+    let server = Server::start();
+    assert_eq!(server.client().call("ACL SETUSER u on >p ~* +@all -get -del"), Reply::ok());
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port());
+    for arguments in [["--url", &url].as_slice(), &["--paused", "--url", &url]] {
+        let output = demo(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("'get'"), "{arguments:?}: {output:?}");
+    }
 }
 
 #[test]
