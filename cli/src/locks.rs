@@ -188,7 +188,7 @@ pub(crate) fn is_about_a_key(error: &RedisError) -> bool {
     }
 }
 
-/// A map reply: a map in RESP3, a flat array in RESP2.
+/// A map reply.
 struct Fields(HashMap<String, Value>);
 
 impl Fields {

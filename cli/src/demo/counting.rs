@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, Script};
+use redis::Connection;
 use uuid::Uuid;
 
 use crate::duration;
@@ -184,8 +184,12 @@ impl Round {
     fn release(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
         match self.kind {
             Kind::NoLock => Ok(()),
-            Kind::SetNx if Script::new(RELEASE).key(&self.lock).arg(&**owner).invoke(connection)? => Ok(()),
-            Kind::SetNx => Err(Failure::new("a lease ended before its owner released the lock")),
+            Kind::SetNx => {
+                let mut script = redis::cmd("EVAL");
+                script.arg(RELEASE).arg(1).arg(&self.lock).arg(owner);
+                let lost = || Failure::new("a lease ended before its owner released the lock");
+                script.query::<bool>(connection)?.then_some(()).ok_or_else(lost)
+            }
             Kind::LockCommands => release(&self.lock, owner, connection),
         }
     }
