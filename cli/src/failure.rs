@@ -4,6 +4,8 @@ use std::{fmt, io};
 
 use redis::RedisError;
 
+use crate::text;
+
 /// One line for the user. The line says what went wrong and, if possible, what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -46,15 +48,17 @@ impl From<RedisError> for Failure {
     }
 }
 
-/// Why a request failed: the text of the server's error, or of the system's error.
+/// Why a request failed: the text of the server's error, or of the system's error. `top` and `watch` show this text, so
+/// control characters are escaped.
 pub(crate) fn reason(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
+    let reason = match (error.code(), error.detail()) {
         // The system's text for a timeout, "Resource temporarily unavailable", would not help.
         _ if error.is_timeout() => "no answer in time".to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         // The redis crate adds the kind of its own errors, such as `InvalidClientConfig`.
         _ => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
-    }
+    };
+    text::show(reason.as_bytes())
 }
 
 impl From<io::Error> for Failure {
@@ -66,6 +70,12 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_of_a_servers_error_are_escaped() {
+        let reply = redis::parse_redis_value(b"-ERR a\x1b[2J\r\n").and_then(redis::Value::extract_error);
+        assert_eq!(reply.map_err(|error| reason(&error)), Err(r"ERR a\x1b[2J".to_owned()));
+    }
 
     #[test]
     fn a_timeout_is_called_so() {

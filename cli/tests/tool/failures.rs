@@ -1,6 +1,6 @@
 //! Tests with servers that do not answer, and with servers that cannot answer.
 
-use crate::{lockward, output, run, url};
+use crate::{run, url};
 use lockward_tests::{
     Certificates, Client, Cluster, Fate, Listener, Proxy, Sentinels, Server, Setup, free_port, slot_of,
 };
@@ -305,10 +305,4 @@ fn a_server_that_loads_its_data_is_reported_so() {
         assert_eq!((code, shown.as_str()), (2, ""), "{command:?}");
         assert!(said.contains(": LOADING Redis is loading the dataset in memory\n"), "{said}");
     }
-}
-
-#[test]
-fn a_host_without_a_server_is_an_error() {
-    let (code, _, said) = output(&mut lockward(&format!("redis://127.0.0.1:{}", free_port()), &["ls"]));
-    assert!(code == 2 && said.contains("Connection refused"), "{said}");
 }
