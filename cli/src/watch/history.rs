@@ -288,9 +288,15 @@ impl<'a> Comparison<'a> {
         } else {
             (What::Ended, None)
         };
+        // The watcher reads a lock when a lease should be over. Redis 7.2 and later send the event after this reply.
+        let is_on_time = match self.reading.occasion {
+            Occasion::Flush => true,
+            Occasion::Watching => is_due,
+            Occasion::Start | Occasion::Reconnected => false,
+        };
         Fact {
             reason: reason.map(str::to_owned),
-            found_later: self.changes().is_empty() && self.reading.occasion != Occasion::Flush,
+            found_later: self.changes().is_empty() && !is_on_time,
             ..tenure.fact(&self.reading.key, self.reading.time, what)
         }
     }
@@ -492,6 +498,14 @@ mod tests {
         scene.event(71, "expired");
         let told = ["k lost A token 1 shared lease over", "k released B token 2 shared"];
         assert_eq!(scene.read(0, &[]), told);
+    }
+
+    #[test]
+    fn a_lease_that_ends_on_time_is_not_found_later() {
+        let mut scene = Scene::new();
+        scene.read(2, &[("A", 1, 0, 50, 0), ("B", 2, 0, 1_000, 0)]);
+        scene.ms = 70;
+        assert_eq!(scene.read(1, &[("B", 2, 0, 930, 70)]), ["k lost A token 1 shared lease over"]);
     }
 
     #[test]
