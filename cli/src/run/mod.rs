@@ -47,7 +47,10 @@ Exit codes: the exit code of the command, 128 + n if signal n ended the command,
   125  the arguments are wrong, or the server replied with an error
   126  the command cannot be executed
   127  the command was not found")]
-#[command(trailing_var_arg = true)]
+#[command(
+    trailing_var_arg = true,
+    override_usage = "lockward run [OPTIONS] <KEY> [--] <COMMAND> [ARGUMENT]...\n       lockward run [OPTIONS] <KEY> -c <LINE>"
+)]
 pub(crate) struct Run {
     /// The lock
     key: OsString,

@@ -152,6 +152,17 @@ fn wrong_arguments_and_error_replies_exit_with_125() {
 }
 
 #[test]
+fn a_usage_error_shows_both_forms() {
+    let (_, _, error) = run("redis://127.0.0.1:1", &["run", "k"]);
+    for form in [
+        "lockward run [OPTIONS] <KEY> [--] <COMMAND> [ARGUMENT]...\n",
+        "lockward run [OPTIONS] <KEY> -c <LINE>\n",
+    ] {
+        assert!(error.contains(form), "{error}");
+    }
+}
+
+#[test]
 fn a_password_is_not_shown() {
     let (_, _, error) = run("redis://u:hidden@[", &["run", "k", "true"]);
     assert!(!error.contains("hidden"), "{error}");
