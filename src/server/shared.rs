@@ -56,17 +56,21 @@ pub fn in_use() -> bool {
 }
 
 /// Marks a shared value as in use until this guard is dropped. A panic drops the guard too.
-struct InUse(());
+struct InUse {
+    /// Whether a shared value was in use before. A use within another use must not clear the mark of the outer use.
+    before: bool,
+}
 
 impl InUse {
     fn begin() -> Self {
+        let before = in_use();
         IN_USE.store(true, Ordering::Relaxed);
-        Self(())
+        Self { before }
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        IN_USE.store(false, Ordering::Relaxed);
+        IN_USE.store(self.before, Ordering::Relaxed);
     }
 }
