@@ -34,10 +34,7 @@ const SWEEP_SLICE: i64 = 300;
 const REFUSED_IN_SLICE: usize = 100;
 
 /// If the server does not allow the work now, the module tries again after this time.
-const RETRY: Span = match Span::from_millis(20) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const RETRY: Span = Span::millis(20);
 
 pub fn timer_fired() {
     state::with(|state| state.wakeup_timer.fired());

@@ -48,10 +48,7 @@ pub const fn count(count: &mut u64) {
 
 /// The shortest time between two checks in the cron, because a check takes about 20 µs. This time is a little less than
 /// the default interval of the cron, a tenth of a second. So by default every run of the cron checks.
-const BETWEEN_LOOKS: Span = match Span::from_millis(90) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const BETWEEN_LOOKS: Span = Span::millis(90);
 
 impl Statistics {
     /// Whether the cron should check again for a CONFIG RESETSTAT. If so, sets the time of the next check.

@@ -14,10 +14,7 @@ use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, 
 const KEYS_IN_SLICE: usize = 500;
 
 /// The sweep leaves a lease that still lasts longer than this time to a later round.
-const SOON: Span = match Span::from_millis(1_000) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const SOON: Span = Span::millis(1_000);
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster,
 /// this function also asks whether this node still serves a missing key, because the key's slot may have moved without

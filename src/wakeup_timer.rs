@@ -11,23 +11,14 @@ use crate::server::timer::{self, TimerId};
 use lockward_core::{Instant, Span};
 
 /// How often a new round of a sweep begins.
-const ROUND: Span = match Span::from_millis(100) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const ROUND: Span = Span::millis(100);
 
 /// The time until the next slice of a round that was not finished.
-const BETWEEN_SLICES: Span = match Span::from_millis(7) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const BETWEEN_SLICES: Span = Span::millis(7);
 
 /// The module sets a timer again when the timer is overdue by this time. Either the server's timers do not fire, or the
 /// server is so busy that setting the timer again does not matter.
-const OVERDUE: Span = match Span::from_millis(10) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const OVERDUE: Span = Span::millis(10);
 
 /// The one timer of the module, and the sweeps that it starts.
 #[derive(Default)]

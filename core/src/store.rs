@@ -40,10 +40,7 @@ const MEMORIES: usize = 200_000;
 
 /// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
 /// runs a little fast is a few milliseconds ahead when a lease ends.
-const CLOCK_JUMP: Span = match Span::from_millis(1_000) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const CLOCK_JUMP: Span = Span::millis(1_000);
 
 /// The name of a lock, borrowed. The store calls [`key`](Self::key) only for a lookup, because the first call reads the
 /// key from the server.

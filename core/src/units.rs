@@ -19,6 +19,12 @@ impl Span {
         if millis <= Self::MAX.0 { Some(Self(millis)) } else { None }
     }
 
+    /// `millis` milliseconds, for constants: every `u32` is in range.
+    #[must_use]
+    pub const fn millis(millis: u32) -> Self {
+        Self(millis as u64)
+    }
+
     /// The milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
@@ -107,12 +113,6 @@ impl WallTime {
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(MICROS_PER_MILLI))
-    }
-
-    /// The time `seconds` and `nanos` after the epoch.
-    #[must_use]
-    pub const fn from_seconds(seconds: i64, nanos: i64) -> Self {
-        Self(seconds.saturating_mul(1_000_000).saturating_add(nanos.wrapping_div(1_000)))
     }
 
     /// The microseconds since the epoch.

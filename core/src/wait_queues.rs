@@ -63,10 +63,7 @@ pub const LONGEST_SWEPT_KEY: usize = 256;
 
 /// How long a kept place holds back the places behind it, from the instant at which the wait limit is
 /// reached.
-const HOLDS_BACK: Span = match Span::from_millis(100) {
-    Some(span) => span,
-    None => Span::MAX,
-};
+const HOLDS_BACK: Span = Span::millis(100);
 
 /// Identifies a wait queue within this process. An id is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
