@@ -20,3 +20,22 @@ impl Db {
 
 /// The name of a lock. Clones share the key.
 pub type LockName = (Db, Rc<[u8]>);
+
+/// The name of a lock, borrowed. Core calls [`key`](Self::key) only for a lookup, because the first call reads the
+/// key from the server.
+pub trait NameRef {
+    /// The database.
+    fn db(&self) -> Db;
+    /// The key.
+    fn key(&self) -> &[u8];
+}
+
+impl NameRef for LockName {
+    fn db(&self) -> Db {
+        self.0
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.1
+    }
+}

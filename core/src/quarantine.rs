@@ -7,9 +7,12 @@
 
 use crate::change::End;
 use crate::holder::{Load, Mode};
+use crate::name::Db;
 use crate::token::FencingToken;
 use crate::units::{Instant, Span};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::mem;
 
 /// When the quarantine began, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,6 +204,88 @@ impl QuarantineMemory {
                     .all(|(ended, latest)| *latest <= token || Load::of(*ended).admits(mode))
         };
         self.ended_up_to < Some(token) && self.tenures.as_deref().is_none_or(admits)
+    }
+}
+
+/// At most this many locks and ended tenures, counted together, have their own entries in [`QuarantineMemories`]. The
+/// entries take at most 20 MB.
+const MOST_ENTRIES: usize = 200_000;
+
+/// What this server has observed of each lock in this quarantine.
+#[derive(Debug, Default)]
+pub struct QuarantineMemories {
+    /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an entry for a
+    /// short key. Two locks with the same hash share one entry. A shared entry is safe, because no token is given
+    /// twice: at worst, the server restores or confirms too few tenures.
+    by_lock: HashMap<(Db, u64), QuarantineMemory>,
+    /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
+    ended_entries: usize,
+    /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
+    /// databases. When there are too many entries, the end of a tenure gets no entry, but raises the value of `None` to its
+    /// token.
+    flushed: HashMap<Option<Db>, FencingToken>,
+    hasher: RandomState,
+}
+
+impl QuarantineMemories {
+    /// The largest token up to which all tenures of the database have ended.
+    fn floor(&self, db: Db) -> Option<FencingToken> {
+        [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
+    }
+
+    /// What is remembered of a lock.
+    pub fn get(&self, db: Db, key: &[u8]) -> QuarantineMemory {
+        let mut known = self.by_lock.get(&(db, self.hasher.hash_one(key))).cloned().unwrap_or_default();
+        known.end_up_to(self.floor(db));
+        known
+    }
+
+    /// Removes and returns what is remembered of a lock.
+    #[inline(never)]
+    pub fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
+        let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
+        self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
+        known.end_up_to(self.floor(db));
+        known
+    }
+
+    /// Stores what is remembered of a lock.
+    #[inline(never)]
+    pub fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
+        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
+        if remembered.saturating_add(known.ended_entries()) >= MOST_ENTRIES
+            && let Some(ended) = known.last_ended()
+        {
+            let floor = self.flushed.entry(None).or_insert(ended);
+            *floor = ended.max(*floor);
+            known.end_up_to(Some(ended));
+        }
+        known.forget_up_to(self.floor(db));
+        if !known.is_empty() {
+            self.ended_entries = self.ended_entries.saturating_add(known.ended_entries());
+            self.by_lock.insert((db, self.hasher.hash_one(key)), known);
+        }
+    }
+
+    /// Whether nothing was observed of any lock.
+    pub fn is_empty(&self) -> bool {
+        self.by_lock.is_empty()
+    }
+
+    /// One database has been flushed, or all databases if `db` is `None`. All tenures up to the token `last` have ended.
+    pub fn flush(&mut self, db: Option<Db>, last: FencingToken) {
+        self.flushed.insert(db, last);
+    }
+
+    /// Two databases have been swapped.
+    pub fn swap(&mut self, one: Db, other: Db) {
+        let swapped = |db: Db| db.swapped(one, other);
+        self.by_lock = mem::take(&mut self.by_lock)
+            .into_iter()
+            .map(|((db, key), known)| ((swapped(db), key), known))
+            .collect();
+        self.flushed =
+            mem::take(&mut self.flushed).into_iter().map(|(db, token)| (db.map(swapped), token)).collect();
     }
 }
 

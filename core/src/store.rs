@@ -25,41 +25,18 @@ use crate::decision::Decision;
 use crate::dropped_locks::{DroppedLocks, FlushedLocks};
 use crate::effects::Effects;
 use crate::lock::Lock;
-use crate::name::{Db, LockName};
-use crate::quarantine::{Quarantine, QuarantineMemory};
-use crate::token::{FencingToken, TokenSource};
+use crate::name::{Db, LockName, NameRef};
+use crate::quarantine::{Quarantine, QuarantineMemories, QuarantineMemory};
+use crate::token::TokenSource;
 use crate::units::{Instant, Now, Span, WallTime};
 use crate::wait_queues::{LONGEST_SWEPT_KEY, QueueId, WaitQueues};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::collections::VecDeque;
+use std::hash::Hash;
 use std::mem;
-
-/// At most this many locks and ended tenures, counted together, have their own entries in quarantine. The
-/// entries take at most 20 MB.
-const MEMORIES: usize = 200_000;
 
 /// If at least this much of a lease is left when its key expires, the wall clock has jumped. A wall clock that only
 /// runs a little fast is a few milliseconds ahead when a lease ends.
 const CLOCK_JUMP: Span = Span::millis(1_000);
-
-/// The name of a lock, borrowed. The store calls [`key`](Self::key) only for a lookup, because the first call reads the
-/// key from the server.
-pub trait NameRef {
-    /// The database.
-    fn db(&self) -> Db;
-    /// The key.
-    fn key(&self) -> &[u8];
-}
-
-impl NameRef for LockName {
-    fn db(&self) -> Db {
-        self.0
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.1
-    }
-}
 
 /// Whether the server is loading its data, and from where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,73 +120,6 @@ impl UnlinkedLock {
     }
 }
 
-/// What this server has observed of each lock in this quarantine.
-#[derive(Debug, Default)]
-struct Memories {
-    /// Locks are found by the hash of the key, so that an entry for a long key takes no more memory than an entry for a
-    /// short key. Two locks with the same hash share one entry. A shared entry is safe, because no token is given
-    /// twice: at worst, the server restores or confirms too few tenures.
-    by_lock: HashMap<(Db, u64), QuarantineMemory>,
-    /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
-    ended_entries: usize,
-    /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
-    /// databases. When there are too many entries, the store keeps no further entries for ended tenures. Instead, the
-    /// store raises the value of `None` to the token of the latest ended tenure.
-    flushed: HashMap<Option<Db>, FencingToken>,
-    hasher: RandomState,
-}
-
-impl Memories {
-    /// The largest token up to which all tenures of the database have ended.
-    fn floor(&self, db: Db) -> Option<FencingToken> {
-        [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
-    }
-
-    /// What is remembered of a lock.
-    fn get(&self, db: Db, key: &[u8]) -> QuarantineMemory {
-        let mut known = self.by_lock.get(&(db, self.hasher.hash_one(key))).cloned().unwrap_or_default();
-        known.end_up_to(self.floor(db));
-        known
-    }
-
-    /// Removes and returns what is remembered of a lock.
-    #[inline(never)]
-    fn take(&mut self, db: Db, key: &[u8]) -> QuarantineMemory {
-        let mut known = self.by_lock.remove(&(db, self.hasher.hash_one(key))).unwrap_or_default();
-        self.ended_entries = self.ended_entries.saturating_sub(known.ended_entries());
-        known.end_up_to(self.floor(db));
-        known
-    }
-
-    /// Stores what is remembered of a lock.
-    #[inline(never)]
-    fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
-        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
-        if remembered.saturating_add(known.ended_entries()) >= MEMORIES
-            && let Some(ended) = known.last_ended()
-        {
-            let floor = self.flushed.entry(None).or_insert(ended);
-            *floor = ended.max(*floor);
-            known.end_up_to(Some(ended));
-        }
-        known.forget_up_to(self.floor(db));
-        if !known.is_empty() {
-            self.ended_entries = self.ended_entries.saturating_add(known.ended_entries());
-            self.by_lock.insert((db, self.hasher.hash_one(key)), known);
-        }
-    }
-
-    fn swap(&mut self, one: Db, other: Db) {
-        let swapped = |db: Db| db.swapped(one, other);
-        self.by_lock = mem::take(&mut self.by_lock)
-            .into_iter()
-            .map(|((db, key), known)| ((swapped(db), key), known))
-            .collect();
-        self.flushed =
-            mem::take(&mut self.flushed).into_iter().map(|(db, token)| (db.map(swapped), token)).collect();
-    }
-}
-
 /// A lock whose tenures have all ended.
 #[derive(Debug)]
 struct Discarded {
@@ -232,7 +142,7 @@ pub struct Store<W> {
     pub quarantine: Quarantine,
     /// The results of decisions.
     pub counters: Counters,
-    memories: Memories,
+    memories: QuarantineMemories,
     /// Whether a decision was made in a quarantine whose end the store has not noticed yet.
     decided_in_quarantine: bool,
     unlinked: Option<UnlinkedLock>,
@@ -265,7 +175,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
             tokens: TokenSource::new(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             counters: Counters::default(),
-            memories: Memories::default(),
+            memories: QuarantineMemories::default(),
             decided_in_quarantine: false,
             unlinked: None,
             discarded: VecDeque::new(),
@@ -436,7 +346,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     /// makes all queues due.
     pub fn notice_end_of_quarantine(&mut self, now: Instant) {
         if self.quarantine.ends(now).is_none() && mem::take(&mut self.decided_in_quarantine) {
-            self.memories = Memories::default();
+            self.memories = QuarantineMemories::default();
             let queues: Vec<QueueId> = self.queues.queues().collect();
             queues.into_iter().for_each(|queue| self.queues.set_changed(queue, now));
         }
@@ -492,7 +402,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
                 lock.holders().for_each(|holder| memory.see_ended(holder.token, holder.mode, End::LeaseOver));
             });
         }
-        let recheck = held || self.queue(name).is_some() || !self.memories.by_lock.is_empty();
+        let recheck = held || self.queue(name).is_some() || !self.memories.is_empty();
         Unlinked { held, may_be_dropped: may_be_evicted || (held && may_be_expired), may_be_evicted, recheck }
     }
 
@@ -702,7 +612,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     pub fn flush(&mut self, db: Option<Db>, now: Instant) {
         let matters = !self.follows() && self.quarantine.ends(now).is_some();
         if let Some(last) = self.tokens.last().filter(|_| matters) {
-            self.memories.flushed.insert(db, last);
+            self.memories.flush(db, last);
         }
         self.flushed.append(self.dropped_locks.flush(db));
     }
@@ -723,14 +633,14 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.dropped_locks.drop_unreplicated();
         self.to_put_back.clear();
         self.unlinked = None;
-        self.memories = Memories::default();
+        self.memories = QuarantineMemories::default();
         self.decided_in_quarantine = false;
     }
 
     /// The server has become a primary. A quarantine begins, because the server may have missed grants.
     pub fn become_primary(&mut self, now: Instant) {
         self.replica = false;
-        self.memories = Memories::default();
+        self.memories = QuarantineMemories::default();
         self.decided_in_quarantine = false;
         self.quarantine.restart(now);
     }
