@@ -1,6 +1,6 @@
 //! The settings of the module, as CONFIG SET, redis.conf and the module's arguments set them.
 
-use lockward_core::{Limits, Span};
+use lockward_core::{QueueLimits, Span};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// One setting: a number with a range.
@@ -69,8 +69,8 @@ pub fn max_lease() -> Span {
 }
 
 /// How many clients may wait.
-pub fn waiter_limits() -> Limits {
-    Limits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
+pub fn waiter_limits() -> QueueLimits {
+    QueueLimits { per_lock: MAX_WAITERS.count(), total: MAX_WAITERS_TOTAL.count() }
 }
 
 /// The length of the quarantine after a start or promotion; `None` without a quarantine.

@@ -16,7 +16,7 @@ use lockward_core::{
 pub struct Wait {
     pub request: AcquireRequest,
     /// The wait limit; `None` for no limit.
-    pub limit: Option<Span>,
+    pub wait_limit: Option<Span>,
     /// How long the place in the queue is kept after the wait.
     pub keep: Option<Span>,
     /// Whether the server generated the owner. If so, the reply contains the owner.
@@ -31,7 +31,7 @@ pub struct Wait {
 /// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
     let (db, key) = (name.db(), name.bytes());
-    let Wait { request, limit, keep, minted } = wait;
+    let Wait { request, wait_limit, keep, minted } = wait;
     state::with(|state| state.store.queues.may_join(db, key, &request, settings::waiter_limits()))
         .map_err(Error::Full)?;
     let id = context.client_id();
@@ -46,12 +46,12 @@ pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instan
     // callback has panicked.
     drop_reply(client);
     let now = mono();
-    let limit = limit.map(|limit| now.after(limit));
+    let wait_limit = wait_limit.map(|limit| now.after(limit));
     let is_long = key.len() > LONGEST_SWEPT_KEY;
     // The sweeps leave out long keys. So the module decides on the lock at once, and this decision reads the TTL of
     // the key.
     let due = if is_long { Some(now) } else { due };
-    let wait_request = WaitRequest { request, limit, keep, handle: client };
+    let wait_request = WaitRequest { request, wait_limit, keep, handle: client };
     let superseded = state::with(|state| {
         let superseded = state.store.queues.join(db, key, wait_request, settings::waiter_limits(), now);
         if let Some(queue) = state.store.queues.queue(db, key) {

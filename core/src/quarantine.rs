@@ -209,7 +209,7 @@ impl QuarantineMemory {
 
 /// At most this many locks and ended tenures, counted together, have their own entries in [`QuarantineMemories`]. The
 /// entries take at most 20 MB.
-const MOST_ENTRIES: usize = 200_000;
+pub const MOST_ENTRIES: usize = 200_000;
 
 /// What this server has observed of each lock in this quarantine.
 #[derive(Debug, Default)]
@@ -228,6 +228,11 @@ pub struct QuarantineMemories {
 }
 
 impl QuarantineMemories {
+    /// The number of locks and ended tenures, counted together.
+    pub fn entries(&self) -> usize {
+        self.by_lock.len().saturating_add(self.ended_entries)
+    }
+
     /// The largest token up to which all tenures of the database have ended.
     fn floor(&self, db: Db) -> Option<FencingToken> {
         [None, Some(db)].into_iter().filter_map(|db| self.flushed.get(&db)).copied().max()
@@ -252,8 +257,7 @@ impl QuarantineMemories {
     /// Stores what is remembered of a lock.
     #[inline(never)]
     pub fn put(&mut self, db: Db, key: &[u8], mut known: QuarantineMemory) {
-        let remembered = self.by_lock.len().saturating_add(self.ended_entries);
-        if remembered.saturating_add(known.ended_entries()) >= MOST_ENTRIES
+        if self.entries().saturating_add(known.ended_entries()) >= MOST_ENTRIES
             && let Some(ended) = known.last_ended()
         {
             let floor = self.flushed.entry(None).or_insert(ended);

@@ -119,7 +119,7 @@ impl<H> Queued<H> {
     /// The instant at which the wait limit is reached, or at which a kept place is passed over or ends.
     pub fn limit(&self) -> Option<Instant> {
         match &self.who {
-            Who::Present(waiter) => waiter.wait_request.limit,
+            Who::Present(waiter) => waiter.wait_request.wait_limit,
             Who::Absent(kept) => Some(kept.holds_back_until.unwrap_or_else(|| kept.ends())),
         }
     }

@@ -72,7 +72,7 @@ pub struct QueueId(u64);
 /// Limits on the number of waiting clients. Kept places also count, but the oldest kept place is removed when a client
 /// needs room.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct QueueLimits {
     /// How many clients may wait for one lock.
     pub per_lock: usize,
     /// How many clients may wait for all locks together.
@@ -269,7 +269,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     ///
     /// # Errors
     /// [`Full`] when no further client may wait.
-    pub fn may_join(&self, db: Db, key: &[u8], request: &AcquireRequest, limits: Limits) -> Result<(), Full> {
+    pub fn may_join(
+        &self,
+        db: Db,
+        key: &[u8],
+        request: &AcquireRequest,
+        limits: QueueLimits,
+    ) -> Result<(), Full> {
         if self.earlier_place(db, key, request).is_some() {
             Ok(())
         } else if self.waiters() >= limits.total {
@@ -289,7 +295,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         db: Db,
         key: &[u8],
         wait_request: WaitRequest<H>,
-        limits: Limits,
+        limits: QueueLimits,
         now: Instant,
     ) -> Option<Completion<H>> {
         let earlier = self.earlier_place(db, key, &wait_request.request);
@@ -307,7 +313,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// Keeps the place of a waiter that was granted the lock but whose client left before the reply was sent. The place
     /// is passed over.
-    pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: Limits, now: Instant) {
+    pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: QueueLimits, now: Instant) {
         let queue = self.open(db, key);
         self.keep_at(queue, place, now, Absence::Disconnected);
         self.give_way(queue, limits, now);
@@ -323,7 +329,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Removes the oldest kept places while there are more places than the limits allow.
-    fn give_way(&mut self, queue: QueueId, limits: Limits, now: Instant) {
+    fn give_way(&mut self, queue: QueueId, limits: QueueLimits, now: Instant) {
         while let Some(entry) = self.queues.get(&queue)
             && entry.waiters().saturating_add(entry.kept_places()) > limits.per_lock
             && let Some(position) = entry.oldest_kept()

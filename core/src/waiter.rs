@@ -12,7 +12,7 @@ pub struct WaitRequest<H> {
     /// The request for the lock.
     pub request: AcquireRequest,
     /// The instant at which the client stops waiting; `None` for no limit.
-    pub limit: Option<Instant>,
+    pub wait_limit: Option<Instant>,
     /// How long the place is kept after the wait limit is reached or the client leaves. A request with this value must
     /// name its count of holds.
     pub keep: Option<Span>,

@@ -60,9 +60,9 @@ impl Command for Acquire {
                 waiters::reply_grant(context, grant, minted);
             }
             Acquired::Busy => match parsed.block {
-                Some(limit) if !context.flags().must_not_block() => {
+                Some(wait_limit) if !context.flags().must_not_block() => {
                     let Parsed { request, minted, keep, .. } = parsed;
-                    let wait = Wait { request, limit, keep, minted };
+                    let wait = Wait { request, wait_limit, keep, minted };
                     waiters::park(context, &parsed.key, wait, due)?;
                 }
                 Some(_) | None => {

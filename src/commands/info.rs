@@ -142,7 +142,7 @@ fn reply_waiter(context: Context, waiter: &Waiter<BlockedClient>, now: Instant) 
     reply_number(context, b"client-id", wait_request.handle.id);
     reply_number(context, b"waited", now.since(waiter.since).as_millis());
     context.reply_bytes(b"wait-left");
-    match wait_request.limit {
+    match wait_request.wait_limit {
         Some(limit) => context.reply_integer(now.until(limit).as_millis()),
         None => context.reply_signed(-1),
     }

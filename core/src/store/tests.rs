@@ -2,8 +2,10 @@ use super::*;
 use crate::effects::Propagation;
 use crate::holder::{Holder, Mode, Slots, Weight};
 use crate::owner::Owner;
+use crate::quarantine::MOST_ENTRIES;
 use crate::request::{AcquireRequest, HoldsLeft, ReleaseRequest};
-use crate::wait_queues::{Absence, Limits};
+use crate::token::FencingToken;
+use crate::wait_queues::{Absence, QueueLimits};
 use crate::waiter::WaitRequest;
 
 const FREED: u64 = 5;
@@ -372,8 +374,8 @@ fn memories_last_as_long_as_the_quarantine() {
         slots: Slots::EXCLUSIVE,
         weight: None,
     };
-    let wait_request = WaitRequest { request, limit: None, keep: None, handle: 1 };
-    store.queues.join(Db(0), b"k", wait_request, Limits { per_lock: 9, total: 9 }, at(100));
+    let wait_request = WaitRequest { request, wait_limit: None, keep: None, handle: 1 };
+    store.queues.join(Db(0), b"k", wait_request, QueueLimits { per_lock: 9, total: 9 }, at(100));
     store.notice_end_of_quarantine(at(1_000_000));
     let queue = store.queues.queue(Db(0), b"k").unwrap();
     assert_eq!(store.queues.pop_due(at(1_000_000)), Some((queue, true)), "its lock is checked");
@@ -424,14 +426,14 @@ fn the_dropped_locks_of_a_flushed_database_are_freed_in_parts() {
 #[test]
 fn the_memory_of_ended_tenures_is_bounded() {
     let mut store = in_quarantine();
-    for number in 1..=u64::try_from(MEMORIES).unwrap() {
+    for number in 1..=u64::try_from(MOST_ENTRIES).unwrap() {
         end(&mut store, &number.to_string(), number);
     }
     assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(1), None));
     end(&mut store, "one more", 700_000);
     store.remember(&name("and another"), at(0), |memory| memory.see_renewed(token(800_000)));
     end(&mut store, "and another", 600_000);
-    assert_eq!(store.memories.by_lock.len(), MEMORIES + 1, "a tenure that goes on is still remembered");
+    assert_eq!(store.memories.entries(), MOST_ENTRIES + 1, "a tenure that goes on is still remembered");
     assert_eq!((ended(&store, "1"), ended(&store, "never seen")), (Some(700_000), Some(700_000)));
     assert!(store.memory(&name("and another")).has_renewed(token(800_000)));
 }
@@ -453,9 +455,9 @@ fn the_memory_of_ended_readers_is_bounded_over_all_locks() {
     }
     assert!(!store.memory(&name("0")).may_restore(token(1), reader));
     assert!(store.memory(&name("1")).may_restore(token(1), reader));
-    assert_eq!((store.memories.ended_entries, ended(&store, "never seen")), (199_000, None));
+    assert_eq!((store.memories.entries(), ended(&store, "never seen")), (199_199, None));
     end_readers(&mut store, "one more", 999);
-    assert!(store.memories.ended_entries < MEMORIES && ended(&store, "never seen") > Some(198_801));
+    assert!(store.memories.entries() <= MOST_ENTRIES && ended(&store, "never seen") > Some(198_801));
 }
 
 #[test]
@@ -556,9 +558,9 @@ fn join(store: &mut Store<u32>, key: &str, handle: u32, holds: Option<u32>) {
         slots: Slots::EXCLUSIVE,
         weight: None,
     };
-    let limits = Limits { per_lock: 9, total: 9 };
+    let limits = QueueLimits { per_lock: 9, total: 9 };
     let keep = Span::from_millis(5_000);
-    let wait_request = WaitRequest { request, limit: None, keep, handle };
+    let wait_request = WaitRequest { request, wait_limit: None, keep, handle };
     store.queues.join(Db(0), key.as_bytes(), wait_request, limits, at(100));
 }
 

@@ -7,8 +7,8 @@ use crate::reference::{Answer, Left, Mode as PlainMode, NamedMode, Tenure, Wait}
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event,
-    FencingToken, Full, Grant, Holder, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now,
-    Outcome, Owner, Place, Propagation, Quarantine, QuarantineMemory, QueueId, Refusal, ReleaseRequest,
+    FencingToken, Full, Grant, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome,
+    Owner, Place, Propagation, Quarantine, QuarantineMemory, QueueId, QueueLimits, Refusal, ReleaseRequest,
     RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight, event_of,
 };
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ pub struct World {
     quarantine_memory: [QuarantineMemory; KEYS],
     effects: Effects<u32>,
     counters: Counters,
-    limits: Limits,
+    limits: QueueLimits,
     pub mono: Instant,
     pub wall: WallTime,
     key_of: HashMap<u32, usize>,
@@ -133,7 +133,7 @@ impl World {
             quarantine_memory: Default::default(),
             effects: Effects::default(),
             counters: Counters::default(),
-            limits: Limits { per_lock: setting.max_waiters.0, total: setting.max_waiters.1 },
+            limits: QueueLimits { per_lock: setting.max_waiters.0, total: setting.max_waiters.1 },
             mono: instant(began),
             wall: WallTime::from_micros(setting.wall),
             key_of: HashMap::new(),
@@ -413,8 +413,8 @@ impl World {
             Ok(()) => {}
             Err(Full::Lock | Full::Total) => return Ok(Answer::Full),
         }
-        let (limit, keep) = (asked.limit.map(instant), asked.keep.map(span));
-        let wait_request = WaitRequest { request, limit, keep, handle: asked.handle };
+        let (wait_limit, keep) = (asked.limit.map(instant), asked.keep.map(span));
+        let wait_request = WaitRequest { request, wait_limit, keep, handle: asked.handle };
         self.key_of.insert(asked.handle, asked.key);
         if let Some(superseded) = self.queues.join(db, bytes, wait_request, self.limits, self.mono) {
             self.complete(superseded);

@@ -25,9 +25,9 @@
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event,
-    FencingToken, Holder, HoldsLeft, Instant, LimitReached, Limits, Lock, Mode, NotHeld, Now, Outcome, Owner,
-    Place, Propagation, Quarantine, QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Slots, Span,
-    TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight,
+    FencingToken, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome, Owner, Place,
+    Propagation, Quarantine, QuarantineMemory, QueueLimits, Refusal, ReleaseRequest, RenewRequest, Slots,
+    Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight,
 };
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ pub struct World {
     queues: WaitQueues<u32>,
     tokens: TokenSource,
     counters: Counters,
-    limits: Limits,
+    limits: QueueLimits,
     /// The places of waiters that were granted the lock, by handle.
     left_places: HashMap<u32, Place>,
     mono: Instant,
@@ -86,7 +86,7 @@ impl World {
             queues: WaitQueues::new(),
             tokens: TokenSource::new(),
             counters: Counters::default(),
-            limits: Limits { per_lock: 100, total: 100 },
+            limits: QueueLimits { per_lock: 100, total: 100 },
             left_places: HashMap::new(),
             mono: instant(0),
             wall: WallTime::EPOCH,
@@ -241,14 +241,14 @@ impl World {
             weight: options.after(&["weight"]).and_then(Weight::new),
         };
         let keep = options.after(&["keep"]).map(span);
-        let limit = options.after(&["limit"]).map(|limit| self.mono.after(span(limit)));
+        let wait_limit = options.after(&["limit"]).map(|limit| self.mono.after(span(limit)));
         match (self.decide(|decision| decision.acquire(&request)), waits_as) {
             (Ok(Acquired::Granted(grant)), _) => {
                 format!("granted {}, token {}", holds(grant.holds), grant.token.get())
             }
             (Ok(Acquired::Busy), None) => "busy".to_owned(),
             (Ok(Acquired::Busy), Some(handle)) => {
-                let wait_request = WaitRequest { request, limit, keep, handle };
+                let wait_request = WaitRequest { request, wait_limit, keep, handle };
                 let may_join = self.queues.may_join(DB, KEY, &wait_request.request, self.limits);
                 if let Err(full) = may_join {
                     return format!("{full:?} is full").to_lowercase();

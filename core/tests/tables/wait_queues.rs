@@ -2,16 +2,16 @@
 
 use crate::notation::{instant, owner, span};
 use lockward_core::{
-    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, Limits, Outcome, Slots, WaitQueues,
-    WaitRequest, slot_key,
+    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, Outcome, QueueLimits, Slots,
+    WaitQueues, WaitRequest, slot_key,
 };
 
-const MANY: Limits = Limits { per_lock: 100, total: 100 };
+const MANY: QueueLimits = QueueLimits { per_lock: 100, total: 100 };
 
 #[test]
 fn neither_one_queue_nor_all_together_take_more_waiters_than_the_limit() {
     let mut queues = WaitQueues::new();
-    let limits = Limits { per_lock: 2, total: 3 };
+    let limits = QueueLimits { per_lock: 2, total: 3 };
     let mut join = |key: &str, owner: &str, handle: u32| {
         let wait_request = wait_request(owner, handle, None, None);
         queues
@@ -29,7 +29,7 @@ fn neither_one_queue_nor_all_together_take_more_waiters_than_the_limit() {
     assert_eq!(queues.waiters(), 2);
     let request = wait_request("C", 7, None, None).request;
     assert_eq!(queues.may_join(Db(0), b"k", &request, limits), Ok(()));
-    let lower = Limits { per_lock: 1, total: 3 };
+    let lower = QueueLimits { per_lock: 1, total: 3 };
     assert_eq!(queues.may_join(Db(0), b"k", &request, lower), Err(Full::Lock));
     assert_eq!(queues.may_join(Db(1), b"k", &request, lower), Ok(()), "the same key in another database");
 }
@@ -39,16 +39,16 @@ fn with_a_limit_of_zero_nobody_may_wait() {
     let queues: WaitQueues<u32> = WaitQueues::new();
     let request = wait_request("A", 1, None, None).request;
     for (per_lock, total, full) in [(0, 9, Full::Lock), (9, 0, Full::Total), (0, 0, Full::Total)] {
-        assert_eq!(queues.may_join(Db(0), b"k", &request, Limits { per_lock, total }), Err(full));
+        assert_eq!(queues.may_join(Db(0), b"k", &request, QueueLimits { per_lock, total }), Err(full));
     }
 }
 
 #[test]
 fn taking_over_a_position_adds_no_waiter() {
     let mut queues = WaitQueues::new();
-    let full = Limits { per_lock: 1, total: 1 };
+    let full = QueueLimits { per_lock: 1, total: 1 };
     queues.join(Db(0), b"k", wait_request("A", 1, Some(1), None), MANY, instant(5));
-    for (limits, before, after) in [(full, 1, 2), (Limits { per_lock: 0, total: 0 }, 2, 3)] {
+    for (limits, before, after) in [(full, 1, 2), (QueueLimits { per_lock: 0, total: 0 }, 2, 3)] {
         let wait_request = wait_request("A", after, Some(1), None);
         assert_eq!(queues.may_join(Db(0), b"k", &wait_request.request, limits), Ok(()));
         let completion = queues.join(Db(0), b"k", wait_request, MANY, instant(9)).unwrap();
@@ -233,7 +233,7 @@ fn a_long_key_is_swept_by_a_short_key_of_its_slot() {
 fn wait_request(name: &str, handle: u32, holds: Option<u32>, limit: Option<i64>) -> WaitRequest<u32> {
     let (slots, weight) = (Slots::EXCLUSIVE, None);
     let request = AcquireRequest { owner: owner(name), lease: span(100), holds, slots, weight };
-    WaitRequest { request, limit: limit.map(instant), keep: None, handle }
+    WaitRequest { request, wait_limit: limit.map(instant), keep: None, handle }
 }
 
 /// The handle of a waiter that has reached its limit; 0 for none.

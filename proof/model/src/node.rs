@@ -6,15 +6,16 @@
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
     AcquireRequest, Acquired, Change, Db, Decided, Decision, End, Fencing, FencingToken, Grant, Holder,
-    HoldsLeft, Instant, Limits, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
-    QuarantineMemory, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
+    HoldsLeft, Instant, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
+    QuarantineMemory, QueueLimits, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource,
+    WaitRequest, WallTime,
 };
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
 
 /// The limit of waiters. The waiters never reach this limit, because there are only as many waiters as owners.
-const NO_LIMITS: Limits = Limits { per_lock: usize::MAX, total: usize::MAX };
+const NO_LIMITS: QueueLimits = QueueLimits { per_lock: usize::MAX, total: usize::MAX };
 
 /// The right wall time, in ticks, when the world begins.
 const WALL_AT_START: i64 = 1_000;
@@ -181,7 +182,7 @@ impl Node {
         store.remember(&name(), now.mono, |memory| memory.clone_from(&self.memory));
         for waiter in &self.queue {
             let request = acquire(*waiter, rules, rules.modes[*waiter], 1);
-            let wait_request = WaitRequest { request, limit: None, keep: None, handle: *waiter };
+            let wait_request = WaitRequest { request, wait_limit: None, keep: None, handle: *waiter };
             store.queues.join(DB, KEY, wait_request, NO_LIMITS, now.mono);
         }
         match (self.dropped, self.unreplicated) {
