@@ -98,48 +98,20 @@ fn reason(cause: &(dyn Any + Send)) -> &str {
 #[cfg(feature = "panic-probe")]
 pub mod probe {
     use crate::panics::Callback;
-    use std::cell::Cell;
+    use std::cell::RefCell;
 
     thread_local! {
-        static ARMED: Cell<Option<Callback>> = const { Cell::new(None) };
+        static ARMED: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
     }
 
-    const NAMES: [(&[u8], Callback); 20] = [
-        (b"command", Callback::Command),
-        (b"reply", Callback::Reply),
-        (b"disconnect", Callback::Disconnect),
-        (b"timer", Callback::Timer),
-        (b"cron", Callback::Cron),
-        (b"unlink", Callback::Unlink),
-        (b"notify", Callback::Notify),
-        (b"next-command", Callback::NextCommand),
-        (b"flush", Callback::Flush),
-        (b"swapdb", Callback::SwapDb),
-        (b"role", Callback::Role),
-        (b"loading", Callback::Loading),
-        (b"rdb-save", Callback::RdbSave),
-        (b"rdb-load", Callback::RdbLoad),
-        (b"aof-rewrite", Callback::AofRewrite),
-        (b"mem-usage", Callback::MemUsage),
-        (b"digest", Callback::Digest),
-        (b"snapshot", Callback::Snapshot),
-        (b"statistics", Callback::Statistics),
-        (b"config", Callback::Config),
-    ];
-
-    /// With this name, LOCK._PANIC makes the server call the module while the module's state is in use.
-    pub const NESTED: &[u8] = b"nested";
-
-    /// Makes the next callback of the kind named `callback` panic. Returns false if no kind has this name.
-    pub fn arm(callback: &[u8]) -> bool {
-        let found = NAMES.iter().find(|(name, _)| *name == callback).map(|(_, kind)| *kind);
-        ARMED.set(found);
-        found.is_some()
+    /// Makes the next callback of the kind with this name panic.
+    pub fn arm(kind: &[u8]) {
+        ARMED.replace(Some(kind.to_vec()));
     }
 
-    pub fn panic_if_armed(callback: Callback) {
-        if ARMED.get() == Some(callback) {
-            ARMED.set(None);
+    pub fn panic_if_armed(kind: Callback) {
+        let is_armed = |armed: &mut Vec<u8>| *armed == format!("{kind:?}").into_bytes();
+        if ARMED.with_borrow_mut(|armed| armed.take_if(is_armed)).is_some() {
             std::panic::resume_unwind(Box::new("asked for by LOCK._PANIC"));
         }
     }

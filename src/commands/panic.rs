@@ -1,8 +1,8 @@
 //! LOCK._PANIC callback
 //!
-//! Makes the next callback of the named kind panic. Only the test suite uses this command. With the name
-//! `nested`, the command instead publishes an event while the module's state is in use, so the server calls
-//! back into the module.
+//! Makes the next callback of a kind panic. The argument is a name in [`Callback`](crate::panics::Callback), such as
+//! `RdbSave`. With `nested`, the command instead publishes an event while the module's state is in use, so the
+//! server calls back into the module. Only the test suite uses this command.
 
 use super::command::Command;
 use crate::arguments::Arguments;
@@ -11,7 +11,6 @@ use crate::panics::probe;
 use crate::server::{Argument, CommandInfo, Context, KeyName, subscriptions};
 use crate::state;
 use lockward_core::Event;
-use lockward_core::arguments::ParseError;
 
 pub struct Panic;
 
@@ -30,12 +29,12 @@ impl Command for Panic {
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let callback = arguments.required()?;
-        if callback == probe::NESTED {
+        if callback == b"nested" {
             subscriptions::subscribe_expired_evicted();
             let name = KeyName::copied(context.db(), callback);
             state::with(|_| context.notify(Event::LeaseOver, &name));
-        } else if !probe::arm(callback) {
-            return Err(ParseError::Syntax.into());
+        } else {
+            probe::arm(callback);
         }
         context.reply_simple(c"OK");
         Ok(())

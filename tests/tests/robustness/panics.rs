@@ -14,9 +14,9 @@ fn setup() -> Setup {
 }
 
 #[track_caller]
-fn arm(client: &mut Client, place: &str) {
-    let reply = client.call(["LOCK._PANIC", place]);
-    assert_eq!(reply, Reply::ok(), "{place}");
+fn arm(client: &mut Client, kind: &str) {
+    let reply = client.call(["LOCK._PANIC", kind]);
+    assert_eq!(reply, Reply::ok(), "{kind}");
 }
 
 /// Checks that the panic is in the log, and that the server and the module still work.
@@ -35,7 +35,7 @@ fn a_panic_in_a_command_is_an_error_reply() {
         ["LOCK.ACQUIRE other X", "LOCK.RELEASE lock A", "LOCK.RENEW lock A", "LOCK.INFO lock", "LOCK.TOP"]
     {
         let (server, mut a, _b) = probed(setup());
-        arm(&mut a, "command");
+        arm(&mut a, "Command");
         let reply = a.call(command);
         assert!(reply.error().starts_with("ERR internal error"), "{command}: {reply:?}");
         assert_contained(&server);
@@ -45,7 +45,7 @@ fn a_panic_in_a_command_is_an_error_reply() {
 #[test]
 fn a_panic_in_the_reply_to_a_waiter_is_caught() {
     let (server, mut a, mut b) = probed(setup());
-    arm(&mut a, "reply");
+    arm(&mut a, "Reply");
     assert_eq!(a.call("LOCK.RELEASE lock A"), Reply::Int(0));
     assert!(b.reply().error().starts_with("ERR internal error"));
     eventually("a grant without a reply is taken back", || a.call("LOCK.INFO lock").is_null());
@@ -55,7 +55,7 @@ fn a_panic_in_the_reply_to_a_waiter_is_caught() {
 #[test]
 fn a_panic_in_the_disconnect_callback_of_a_waiter_is_caught() {
     let (server, mut a, b) = probed(setup());
-    arm(&mut a, "disconnect");
+    arm(&mut a, "Disconnect");
     drop(b);
     assert_contained(&server);
 }
@@ -63,7 +63,7 @@ fn a_panic_in_the_disconnect_callback_of_a_waiter_is_caught() {
 #[test]
 fn a_panic_in_the_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "timer");
+    arm(&mut a, "Timer");
     a.call("LOCK.RENEW lock A PX 20");
     assert_contained(&server);
 }
@@ -74,7 +74,7 @@ fn a_panic_in_the_timer_is_caught() {
 fn a_panic_in_a_late_timer_is_caught() {
     let (server, mut a, _b) = probed(setup());
     for _ in 0..3 {
-        assert_eq!(a.call_all(["LOCK._PANIC timer", "DEBUG SLEEP 0.15"]), [Reply::ok(), Reply::ok()]);
+        assert_eq!(a.call_all(["LOCK._PANIC Timer", "DEBUG SLEEP 0.15"]), [Reply::ok(), Reply::ok()]);
         assert_contained(&server);
     }
     a.call("LOCK.RENEW lock A PX 20");
@@ -94,14 +94,14 @@ fn a_callback_of_the_server_while_the_state_is_in_use_is_ignored() {
 #[test]
 fn a_panic_in_the_cron_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "cron");
+    arm(&mut a, "Cron");
     assert_contained(&server);
 }
 
 #[test]
 fn a_panic_in_the_unlink_callback_of_a_key_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "unlink");
+    arm(&mut a, "Unlink");
     a.call("DEL lock");
     assert_contained(&server);
 }
@@ -110,7 +110,7 @@ fn a_panic_in_the_unlink_callback_of_a_key_is_caught() {
 fn a_panic_in_a_notification_is_caught() {
     let (server, mut a, _b) = probed(setup());
     a.acquire("other A PX 60000");
-    arm(&mut a, "notify");
+    arm(&mut a, "Notify");
     // The module subscribes to evictions when the first held lock leaves the keyspace. The server publishes the event
     // of an eviction later than this, so the module gets the event of this first lock too.
     a.evict("other");
@@ -120,7 +120,7 @@ fn a_panic_in_a_notification_is_caught() {
 #[test]
 fn a_panic_in_a_flush_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "flush");
+    arm(&mut a, "Flush");
     assert_eq!(a.call("FLUSHALL"), Reply::ok());
     assert_contained(&server);
 }
@@ -128,7 +128,7 @@ fn a_panic_in_a_flush_is_caught() {
 #[test]
 fn a_panic_in_a_swap_of_databases_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "swapdb");
+    arm(&mut a, "SwapDb");
     assert_eq!(a.call("SWAPDB 0 1"), Reply::ok());
     assert_contained(&server);
 }
@@ -136,7 +136,7 @@ fn a_panic_in_a_swap_of_databases_is_caught() {
 #[test]
 fn a_panic_in_a_reload_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "loading");
+    arm(&mut a, "Loading");
     assert_eq!(a.call("DEBUG RELOAD"), Reply::ok());
     assert_contained(&server);
 }
@@ -144,7 +144,7 @@ fn a_panic_in_a_reload_is_caught() {
 #[test]
 fn a_panic_in_a_change_of_role_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "role");
+    arm(&mut a, "Role");
     a.call("REPLICAOF 127.0.0.1 1");
     a.call("REPLICAOF NO ONE");
     assert_contained(&server);
@@ -153,7 +153,7 @@ fn a_panic_in_a_change_of_role_is_caught() {
 #[test]
 fn a_panic_in_a_save_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "rdb-save");
+    arm(&mut a, "RdbSave");
     a.call("DUMP lock");
     assert_contained(&server);
 }
@@ -162,7 +162,7 @@ fn a_panic_in_a_save_is_caught() {
 fn a_panic_in_a_load_is_caught() {
     let (server, mut a, _b) = probed(setup());
     let payload = a.call("DUMP lock");
-    arm(&mut a, "rdb-load");
+    arm(&mut a, "RdbLoad");
     let reply = a.call([b"RESTORE".as_slice(), b"copy", b"0", payload.bytes()]);
     assert_eq!(reply.error_word(), "ERR");
     assert_eq!(a.call("EXISTS copy"), Reply::Int(0));
@@ -172,7 +172,7 @@ fn a_panic_in_a_load_is_caught() {
 #[test]
 fn a_panic_in_the_rewrite_of_the_aof_is_caught() {
     let (server, mut a, _b) = probed(setup().config("appendonly yes").config("aof-use-rdb-preamble no"));
-    arm(&mut a, "aof-rewrite");
+    arm(&mut a, "AofRewrite");
     a.call("BGREWRITEAOF");
     assert_contained(&server);
 }
@@ -180,7 +180,7 @@ fn a_panic_in_the_rewrite_of_the_aof_is_caught() {
 #[test]
 fn a_panic_in_the_measurement_of_memory_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "mem-usage");
+    arm(&mut a, "MemUsage");
     a.call("MEMORY USAGE lock");
     assert_contained(&server);
 }
@@ -188,7 +188,7 @@ fn a_panic_in_the_measurement_of_memory_is_caught() {
 #[test]
 fn a_panic_in_a_digest_is_caught() {
     let (server, mut a, _b) = probed(setup());
-    arm(&mut a, "digest");
+    arm(&mut a, "Digest");
     a.call("DEBUG DIGEST-VALUE lock");
     assert_contained(&server);
 }
@@ -196,6 +196,6 @@ fn a_panic_in_a_digest_is_caught() {
 #[test]
 fn the_delivered_module_has_no_panic_probe() {
     let server = Server::start();
-    let reply = server.client().call("LOCK._PANIC command");
+    let reply = server.client().call("LOCK._PANIC Command");
     assert!(reply.error().starts_with("ERR unknown command"), "{reply:?}");
 }
