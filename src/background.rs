@@ -12,7 +12,8 @@
 
 use crate::command_time;
 use crate::info_section;
-use crate::server::{Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono};
+use crate::replication_audience;
+use crate::server::{Context, KeyName, WriteGate, WrongType, clock, lock_allocation, mono};
 use crate::settings;
 use crate::slice::Slice;
 use crate::state::{self, State};
@@ -51,7 +52,7 @@ pub fn tick() {
     info_section::notice_reset_now_and_then();
     state::with(State::forget_sockets);
     if state::with(|state| !state.store.follows() && state.replication_audience.can_be_known()) {
-        let none = info::has_no_replication_audience();
+        let none = replication_audience::is_absent();
         state::with(|state| state.replication_audience.found(none));
     }
     rearm();
@@ -62,14 +63,14 @@ pub fn rearm() {
     state::with(|state| state.rearm(now));
 }
 
-/// Does the work that is due, for one slice of time. The remaining work is due in the next pass of the event
-/// loop.
+/// Does the work that is due, for one slice of time. The remaining work is due in the next iteration of
+/// the event loop.
 pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
     end_waits(now, slice);
-    // By now the server has sent all events of earlier passes of the event loop. So if there was no event for the last
-    // lock that left the keyspace, the server has neither evicted nor expired this lock.
+    // By now the server has sent all events of earlier iterations of the event loop. So if there was no event for the
+    // last lock that left the keyspace, the server has neither evicted nor expired this lock.
     command_time::stop_watching();
     let (follows, queues_are_due, dropped_locks_are_due) = state::with(|state| {
         state.store.settle_unlinked(now, lock_allocation::freed());

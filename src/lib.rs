@@ -3,8 +3,11 @@
 //! This file only registers the parts of the module. The lock itself is in the crate `lockward-core`. This crate has
 //! the parts that depend on the server. docs/design.md describes the whole.
 
+#![deny(unsafe_code)]
+
 mod arguments;
 mod background;
+#[allow(unsafe_code, reason = "the server calls these functions")]
 mod callbacks;
 mod command_time;
 mod commands;
@@ -16,6 +19,7 @@ mod panics;
 mod pending_replies;
 mod replicated;
 mod replication_audience;
+#[allow(unsafe_code, reason = "these files call the server")]
 mod server;
 mod server_events;
 mod settings;
@@ -52,6 +56,7 @@ const VERSION: c_int = 100;
 /// # Safety
 /// Only the server may call this function, as the module API says.
 #[unsafe(no_mangle)]
+#[allow(unsafe_code, reason = "the server calls this function")]
 #[allow(non_snake_case, reason = "the server looks it up by this name")]
 pub unsafe extern "C" fn RedisModule_OnLoad(
     context: *mut raw::RedisModuleCtx,
@@ -89,7 +94,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
-        let replication_audience = ReplicationAudience::new(server::info::is_known());
+        let replication_audience = ReplicationAudience::new(replication_audience::can_be_known());
         state::with(|state| {
             state.replication_audience = replication_audience;
             state.store.start(global_flags().replica(), quarantine);

@@ -1,9 +1,9 @@
 //! Replies that have been decided but not sent, to clients whose wait has ended.
 //!
-//! A wait ends with a decision. The client gets its reply at the end of the pass of the event loop. If the client
+//! A wait ends with a decision. The client gets its reply at the end of the iteration of the event loop. If the client
 //! leaves before the reply, the hold that the reply grants is *passed on*: the module takes the hold back and serves
-//! the next waiters. Between the decision and the reply, the server runs other commands and the callbacks of other modules.
-//! Meanwhile the client may disconnect, or another client may send CLIENT KILL or CLIENT UNBLOCK.
+//! the next waiters. Between the decision and the reply, the server runs other commands and the callbacks of other
+//! modules. Meanwhile the client may disconnect, or another client may send CLIENT KILL or CLIENT UNBLOCK.
 //!
 //! ```text
 //! waiting  -- decided -->  pending  -- the client is there --> answered

@@ -21,7 +21,79 @@
 //!
 //! In a cluster, the node to which a slot moves is one more audience. So the module always replicates in a cluster. The
 //! module also always replicates on a server version whose source code the authors have not checked for these reasons.
-//! The file server/info.rs names the functions to check.
+//! [`KNOWN`] names the functions to check.
+
+use crate::server::info::{self, Section};
+use std::ffi::CStr;
+use std::ops::RangeInclusive;
+
+/// The servers whose source code the authors read for this file: Redis 7.0.15, 7.2.6,
+/// 7.4.1, 8.0.6 and 8.6.3, and Valkey 7.2.7, 8.0.1, 8.1.1 and 9.1.2. On other servers the module always
+/// assumes an audience.
+///
+/// These functions of the server show that the audience misses no change (Valkey writes `replica` for `slave`):
+///
+/// - Without replica, backlog and AOF: `alsoPropagate` asks `shouldPropagate`, which checks for these three, and drops
+///   the command.
+/// - A new replica: `canFeedReplicaReplBuffer` sends this replica no changes until
+///   `replicationSetupSlaveForFullResync`. That function runs with `redisFork`, which fires FORK_CHILD.
+/// - A replica that joins the snapshot of another replica: it can join only after the fork
+///   (`SLAVE_STATE_WAIT_BGSAVE_END`).
+/// - A replica with a second connection for the snapshot: the main connection waits too (Redis 8,
+///   `SLAVE_STATE_WAIT_RDB_CHANNEL`), or is no replica before the fork (Valkey 8, `addRdbReplicaToPsyncWait`).
+/// - A replica that continues without a snapshot: it needs the id of a backlog (`masterTryPartialResynchronization`). A
+///   new backlog has a new id (`replicationCron`, `syncCommand`). The id is sent in +FULLRESYNC at the fork, and
+///   written to RDB files, for which `startSaving` fires PERSISTENCE.
+/// - A replica that comes after this server has changed its role: `replicationSetMaster` and `replicationUnsetMaster`
+///   fire ROLE_CHANGED. A full resync fires LOADING.
+/// - An AOF that is switched on: `feedAppendOnlyFile` drops commands until the server forks the child of the rewrite.
+///   The fork fires FORK_CHILD. If the rewrite has to wait (`startAppendOnly`, `bgrewriteaofCommand`), the module has
+///   assumed an audience since the CONFIG event, which fires before the rewrite.
+/// - An AOF in other cases: when the server starts, the AOF exists before the cron runs for the first time. After
+///   RM_RdbLoad, RM_ResetDataset and REPLICAOF NO ONE, the AOF begins with a fork. `restartAOFWithSyncRdb` (Valkey 9.1)
+///   runs on replicas only.
+/// - A node that gets a slot by atomic migration (Redis 8.6, `asmMigrateInProgress`): only in a cluster, where the
+///   module always replicates.
+/// - During MULTI/EXEC or a script: the server refuses SYNC, PSYNC and (in scripts) CONFIG. No AOF
+///   begins, and the cron does not run.
+///
+/// To add a server: read these functions; look for new callers of `fork`, and for new ways to send a snapshot without a
+/// fork; run the tests of the replication audience with `LOCKWARD_LONG=1`; then add the server's version to the list.
+const KNOWN: [(&CStr, &[RangeInclusive<[u32; 2]>]); 2] =
+    [(c"valkey_version", &[[7, 2]..=[9, 1]]), (c"redis_version", &[[7, 0]..=[8, 0], [8, 6]..=[8, 6]])];
+
+/// Whether this server is in the list [`KNOWN`].
+pub fn can_be_known() -> bool {
+    // Valkey reports both fields, so the field of Valkey comes first in the list.
+    let named = KNOWN.iter().find_map(|(field, known)| Some((info::version(field)?, known)));
+    named.is_some_and(|(version, known)| known.iter().any(|range| range.contains(&version)))
+}
+
+/// The fields that are all 0 when there is no audience for changes. If a server lacks one of these fields, the module
+/// assumes an audience.
+const NO_AUDIENCE: [(&CStr, &[&CStr]); 3] = [
+    (c"replication", &[c"connected_slaves", c"repl_backlog_active"]),
+    (
+        c"persistence",
+        &[
+            c"loading",
+            c"aof_enabled",
+            c"aof_rewrite_in_progress",
+            c"aof_rewrite_scheduled",
+            c"rdb_bgsave_in_progress",
+        ],
+    ),
+    (c"cluster", &[c"cluster_enabled"]),
+];
+
+/// Whether this server has none of these: a replica, a replication backlog, an AOF, a child process that makes a
+/// snapshot, data to load, a cluster.
+pub fn is_absent() -> bool {
+    NO_AUDIENCE.iter().all(|(section, fields)| {
+        let section = Section::new(section);
+        fields.iter().all(|field| section.number(field) == Some(0))
+    })
+}
 
 /// Whether there may be an audience for changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

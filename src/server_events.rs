@@ -2,7 +2,7 @@
 //!
 //! The functions in this file must not write to any key, because the server is in the middle of another operation. The
 //! functions record which locks must be checked, and set the timer. [`crate::background`] does the work in the next
-//! pass of the event loop.
+//! iteration of the event loop.
 //!
 //! The *unlinked lock* is the last held lock that something other than the module removed from the keyspace. The lock
 //! is *settled* when it is certain that a command has deleted, overwritten, renamed or moved the lock, and that the
@@ -15,16 +15,16 @@ use crate::server::{
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::transaction;
-use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId};
+use lockward_core::{Db, Expired, LONGEST_SWEPT_KEY, Loading, Lock, NameRef, Now, QueueId, Span, Unlinked};
 
 /// Something other than the module removes the lock in `name` from the keyspace: the key is deleted, overwritten,
 /// renamed, moved, expired or evicted. After the removal, the background work serves the waiters, depending on the
 /// value that the key then holds.
 pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
     let now = Now { mono: mono(), wall: latest_wall() };
-    state::with(|state| {
+    let (unlinked, has_pending_replies) = state::with(|state| {
         if state.store.follows() {
-            return;
+            return (Unlinked::default(), false);
         }
         // Reading the server's flags is costly, so the store reads them only if it needs the answer.
         let evicts = || global_flags().may_evict();
@@ -32,18 +32,19 @@ pub fn unlinked(name: &KeyName<'_>, lock: &Lock) {
         if unlinked.recheck {
             state.recheck_lock(name, now.mono);
         }
-        // Subscribing now is early enough, because the server sends the event of an eviction or expiry only
-        // after the key is gone.
-        if unlinked.may_be_dropped {
-            subscriptions::subscribe_expired_evicted();
-        }
-        if unlinked.may_be_evicted {
-            watch_commands();
-        }
-        if !state.pending.is_empty() {
-            subscriptions::subscribe_generic();
-        }
+        (unlinked, !state.pending.is_empty())
     });
+    // Subscribing now is early enough, because the server sends the event of an eviction or expiry only after the key
+    // is gone.
+    if unlinked.may_be_dropped {
+        subscriptions::subscribe_expired_evicted();
+    }
+    if unlinked.may_be_evicted {
+        watch_commands();
+    }
+    if has_pending_replies {
+        subscriptions::subscribe_generic();
+    }
 }
 
 /// A command begins. A key that is evicted from now on is not the key of the last unlinked lock, so this lock can be
@@ -101,8 +102,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
 /// The server has evicted a key. Perhaps another key got the name of the last unlinked lock, and was then evicted. In
 /// that case [`command_begins`] has already settled the lock, so this function does not treat the lock as evicted.
 ///
-/// A dropped lock is replicated at once, before the server's own DEL. The next pass of the event loop may be too late,
-/// because a failover or a shutdown may forbid writes by then.
+/// A dropped lock is replicated at once, before the server's own DEL. The next iteration of the event loop may be too
+/// late, because a failover or a shutdown may forbid writes by then.
 pub fn evicted(context: Context, name: &KeyName<'_>) {
     if state::own_write() {
         return;
@@ -178,9 +179,12 @@ pub fn swapped(one: Db, other: Db) {
     });
 }
 
-/// The length of the quarantine was changed: the quarantine may be over, or have begun again.
-pub fn quarantine_changed() {
-    recheck(|state| state.store.queues.queues().collect());
+/// A client has changed the length of the quarantine: the quarantine may be over, or have begun again.
+pub fn quarantine_changed(length: Span) {
+    recheck(|state| {
+        state.store.quarantine.set_length(length);
+        state.store.queues.queues().collect()
+    });
 }
 
 fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
@@ -192,7 +196,8 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 }
 
 /// The server has become a replica. All servers except Valkey 9 have ended the waits before this event, one by one, and
-/// each client has left its queue. The module ends the waits that Valkey 9 leaves, in the next pass of the event loop:
+/// each client has left its queue. The module ends the waits that Valkey 9 leaves, in the next iteration of the event
+/// loop:
 ///
 /// - in cluster mode, all waits;
 /// - during FAILOVER, all waits, until the failover has succeeded;

@@ -3,7 +3,7 @@
 use crate::server::mono;
 use lockward_core::Instant;
 
-/// The time that one kind of work may take in a pass of the event loop. At least one piece of work is
+/// The time that one kind of work may take in an iteration of the event loop. At least one piece of work is
 /// always done.
 #[derive(Clone, Copy)]
 pub struct Slice {

@@ -1,7 +1,8 @@
 //! What the module remembers from one call of the server to the next.
 //!
-//! The [`Store`] of core holds the memory about locks. All other memory of the module is in this file. The state is
-//! used only in calls that the server makes while it holds its global lock.
+//! The [`Store`] of core holds the memory about locks. The rest of the state is in this file, except the settings and
+//! small values that one file alone uses, such as a cache. The state is used only in calls that the server makes while
+//! it holds its global lock.
 //!
 //! While the state is borrowed, no function of the server may run that could call back into the module. So
 //! code first decides with the borrowed state, then ends the borrow, and then acts.

@@ -111,7 +111,7 @@ pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant,
 }
 
 /// Ends the waits in a queue. If the slice is over before all waits have ended, the remaining waits end in the next
-/// pass.
+/// iteration.
 pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice) {
     state::with(|state| state.store.queues.forget_places(queue));
     while let Some((waiter, _)) = state::with(|state| state.store.queues.pop_front(queue)) {
@@ -180,10 +180,15 @@ pub enum Leaving {
     Unblocked,
 }
 
-/// The client leaves its wait queue. Returns true if the client was in a queue.
-pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
+/// The client leaves its wait queue, because it has disconnected or because the server itself has ended the wait.
+pub fn leave(client: BlockedClient, leaving: Leaving) {
+    // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
+    // already unblocked or will be soon, and must not be unblocked here again.
+    if drop_reply(client) {
+        return;
+    }
     let now = mono();
-    state::with(|state| {
+    let was_waiting = state::with(|state| {
         let absence = match leaving {
             Leaving::Disconnected => Absence::Disconnected,
             Leaving::Unblocked => Absence::LimitReached,
@@ -197,5 +202,8 @@ pub fn leave(client: BlockedClient, leaving: Leaving) -> bool {
             });
         }
         left
-    })
+    });
+    if was_waiting {
+        client.unblock();
+    }
 }

@@ -221,8 +221,8 @@ pub struct QuarantineMemories {
     /// The sum of [`QuarantineMemory::ended_entries`] over all locks in `by_lock`.
     ended_entries: usize,
     /// For each database that was flushed: the largest token given before the flush. The key `None` stands for all
-    /// databases. When there are too many entries, the end of a tenure gets no entry, but raises the value of `None` to its
-    /// token.
+    /// databases. When there are too many entries, the end of a tenure gets no entry, but raises the value of `None` to
+    /// its token.
     flushed: HashMap<Option<Db>, FencingToken>,
     hasher: RandomState,
 }
@@ -276,7 +276,8 @@ impl QuarantineMemories {
         self.by_lock.is_empty()
     }
 
-    /// One database has been flushed, or all databases if `db` is `None`. All tenures up to the token `last` have ended.
+    /// One database has been flushed, or all databases if `db` is `None`. All tenures up to the token `last` have
+    /// ended.
     pub fn flush(&mut self, db: Option<Db>, last: FencingToken) {
         self.flushed.insert(db, last);
     }

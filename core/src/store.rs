@@ -77,7 +77,7 @@ impl<W> Default for Decided<W> {
 }
 
 /// What is known of a lock that has just left the keyspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unlinked {
     /// Whether a lease of the lock was still running.
     pub held: bool,

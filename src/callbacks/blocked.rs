@@ -1,20 +1,12 @@
 //! Callbacks of blocked clients: reply, disconnect, CLIENT UNBLOCK. See [`BlockedClient`].
 
+use crate::errors::Error;
 use crate::panics::{Callback, catch_panic};
 use crate::server::{BlockedClient, Context};
 use crate::waiters::{self, Leaving};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr::NonNull;
-
-/// The client has disconnected, or the server itself has ended the client's wait.
-fn forget(client: BlockedClient, leaving: Leaving) {
-    // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
-    // already unblocked or will be soon, and must not be unblocked here again.
-    if !waiters::drop_reply(client) && waiters::leave(client, leaving) {
-        client.unblock();
-    }
-}
 
 pub unsafe extern "C" fn on_reply(
     context: *mut raw::RedisModuleCtx,
@@ -27,7 +19,7 @@ pub unsafe extern "C" fn on_reply(
     let replied =
         catch_panic(Callback::Reply, false, || client.is_some_and(|client| waiters::reply(context, client)));
     if !replied {
-        context.reply_error("ERR internal error, see the server's log");
+        Error::Internal.reply(context);
         catch_panic(Callback::ReplyFailed, (), || _ = client.map(waiters::drop_reply));
     }
     raw::REDISMODULE_OK as c_int
@@ -39,7 +31,7 @@ pub unsafe extern "C" fn on_disconnect(
 ) {
     catch_panic(Callback::Disconnect, (), || {
         if let Some(handle) = NonNull::new(handle) {
-            forget(BlockedClient::with_handle(handle), Leaving::Disconnected);
+            waiters::leave(BlockedClient::with_handle(handle), Leaving::Disconnected);
         }
     });
 }
@@ -53,7 +45,7 @@ pub unsafe extern "C" fn on_unblock(
     let context = unsafe { Context::new(context) };
     catch_panic(Callback::Unblock, (), || {
         if let Some(client) = BlockedClient::of_callback(context) {
-            forget(client, Leaving::Unblocked);
+            waiters::leave(client, Leaving::Unblocked);
         }
     });
     context.reply_null_array();

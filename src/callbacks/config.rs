@@ -4,7 +4,6 @@ use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, Level, api, log, string_bytes};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
-use crate::state;
 use lockward_core::parse_i64;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_void};
@@ -118,8 +117,7 @@ unsafe extern "C" fn set(
             let before = quarantine();
             setting.set(number);
             if quarantine() != before {
-                state::with(|state| state.store.quarantine.set_length(quarantine().unwrap_or_default()));
-                server_events::quarantine_changed();
+                server_events::quarantine_changed(quarantine().unwrap_or_default());
             }
         }
         raw::REDISMODULE_OK as c_int

@@ -79,23 +79,34 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
     unsafe { value.cast::<Lock>().as_ref() }
 }
 
+/// Reads a string from an RDB file, and passes it to `read`. Returns `None` when there is no string.
+///
+/// # Safety
+/// The server has passed `io` to the running callback.
+pub unsafe fn with_loaded_string<R>(io: *mut raw::RedisModuleIO, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    let mut len = 0;
+    // SAFETY:
+    // - the caller promises a valid `io`;
+    // - the server has read `len` bytes into a buffer of its allocator, which is freed once.
+    unsafe {
+        let buffer = api!(RedisModule_LoadStringBuffer(io, &raw mut len));
+        if buffer.is_null() {
+            return None;
+        }
+        let result = read(slice::from_raw_parts(buffer.cast(), len));
+        api!(RedisModule_Free(buffer.cast()));
+        Some(result)
+    }
+}
+
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
         if version != ENCODING {
             stored::warn_of_version(version);
             return ptr::null_mut();
         }
-        let mut len = 0;
-        // SAFETY: `io` is valid for this call. The server allocates the buffer, and this function frees it
-        // below.
-        let buffer = unsafe { api!(RedisModule_LoadStringBuffer(io, &raw mut len)) };
-        if buffer.is_null() {
-            return ptr::null_mut();
-        }
-        // SAFETY: the server has read `len` bytes into the buffer.
-        let loaded = stored::load(unsafe { slice::from_raw_parts(buffer.cast(), len) });
-        // SAFETY: the server allocated the buffer in the call above, and the buffer is freed once.
-        unsafe { api!(RedisModule_Free(buffer.cast())) };
+        // SAFETY: `io` is valid for this call.
+        let loaded = unsafe { with_loaded_string(io, stored::load) }.flatten();
         loaded.map_or(ptr::null_mut(), |lock| lock_allocation::give(Box::new(lock)).cast())
     })
 }

@@ -1,14 +1,14 @@
 //! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot,
 //! see [`crate::snapshot`]. In memory the key has no value of its own, because the dropped locks are in the store.
 
-use super::data_type::{NO_METHODS, create_type};
+use super::data_type::{NO_METHODS, create_type, with_loaded_string};
 use crate::panics::{Callback, catch_panic};
 use crate::server::{Context, api, internal_commands, set_snapshot_key_type, string_bytes};
 use crate::snapshot::{self, Carried};
 use lockward_core::{Db, encoding};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::{ptr, slice};
+use std::ptr;
 
 /// The name of the type. The server requires nine characters.
 const NAME: &CStr = c"lockward_";
@@ -77,31 +77,12 @@ unsafe fn read(io: *mut raw::RedisModuleIO) -> Option<(Db, Vec<Carried>)> {
     let mut all = Vec::new();
     for _ in 0..count {
         // SAFETY: the caller promises a valid `io`.
-        let (key, payload) = unsafe { (read_bytes(io)?, read_bytes(io)?) };
+        let (key, payload) =
+            unsafe { (with_loaded_string(io, <[u8]>::to_vec)?, with_loaded_string(io, <[u8]>::to_vec)?) };
         all.push(Carried { key, payload });
     }
     // SAFETY: the caller promises a valid `io`.
     (unsafe { api!(RedisModule_IsIOError(io)) } == 0).then_some((db, all))
-}
-
-/// Reads a string; `None` when there is none.
-///
-/// # Safety
-/// The server has passed `io` to the running callback.
-unsafe fn read_bytes(io: *mut raw::RedisModuleIO) -> Option<Vec<u8>> {
-    let mut len = 0;
-    // SAFETY:
-    // - the caller promises a valid `io`;
-    // - the server has read `len` bytes into a buffer of its allocator, which is freed once.
-    unsafe {
-        let buffer = api!(RedisModule_LoadStringBuffer(io, &raw mut len));
-        if buffer.is_null() {
-            return None;
-        }
-        let bytes = slice::from_raw_parts(buffer.cast::<u8>(), len).to_vec();
-        api!(RedisModule_Free(buffer.cast()));
-        Some(bytes)
-    }
 }
 
 unsafe extern "C" fn aof_rewrite(

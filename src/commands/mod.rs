@@ -5,6 +5,7 @@ mod apply;
 mod command;
 mod gate;
 mod guard;
+mod holding;
 mod info;
 #[cfg(feature = "panic-probe")]
 mod panic;

@@ -1,7 +1,7 @@
 //! LOCK.TOP [COUNT n]
 
 use super::command::Command;
-use super::info::holding;
+use super::holding::holding;
 use crate::arguments::Arguments;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, OWN_CATEGORY};

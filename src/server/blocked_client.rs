@@ -6,7 +6,7 @@
 //!
 //! The module does not use the server's own time limit. The module passes a timeout callback only from Redis
 //! 7.4 and Valkey 8 on. CLIENT UNBLOCK calls this callback. Older versions lose the reply or crash when a
-//! timeout and an unblock happen in the same pass of the event loop.
+//! timeout and an unblock happen in the same iteration of the event loop.
 
 use super::context::Context;
 use super::entry_points::entry_points;
@@ -17,8 +17,8 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
-/// From this version on (Redis 7.4, Valkey 8), CLIENT UNBLOCK and an unblock by the module may happen in the same pass
-/// of the event loop.
+/// From this version on (Redis 7.4, Valkey 8), CLIENT UNBLOCK and an unblock by the module may happen in the same
+/// iteration of the event loop.
 const TIMEOUT_SAFE_SINCE: c_int = 0x0007_0400;
 
 /// A client that the server keeps blocked for the module. Two values are equal if their handles are equal.

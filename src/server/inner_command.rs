@@ -3,9 +3,10 @@
 use super::call_reply::CallReply;
 use super::command::KeyUse;
 use super::context::Context;
+use super::key_name::string_bytes;
 use super::known_commands::{LONGEST_NAME, known_command, known_command_or_sub};
 use super::shared::on_main_thread;
-use super::strings::{ArgumentStrings, string_bytes};
+use super::strings::ArgumentStrings;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;

@@ -1,9 +1,23 @@
-//! The name of a key, as a `RedisModuleString`.
+//! The name of a key, and its bytes, as a `RedisModuleString`.
 
 use lockward_core::{Db, NameRef};
 use redis_module::raw;
 use std::cell::OnceCell;
 use std::{ptr, slice};
+
+/// The bytes of a string of the server.
+///
+/// # Safety
+/// `string` is valid and unchanged for `'a`.
+pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the string is valid for `'a`. The returned pointer is not null, and `len` bytes can be read from it while
+    // the string is valid and unchanged.
+    unsafe {
+        let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
+        slice::from_raw_parts(start.cast(), len)
+    }
+}
 
 /// The name of a key in a database. The string is an argument of the running command, or belongs to this name.
 pub struct KeyName<'a> {
@@ -37,14 +51,8 @@ impl<'a> KeyName<'a> {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        self.bytes.get_or_init(|| {
-            let mut len = 0;
-            // SAFETY: the string is valid as long as `self`, and the returned bytes are borrowed from `self`.
-            unsafe {
-                let start = api!(RedisModule_StringPtrLen(self.string, &raw mut len));
-                slice::from_raw_parts(start.cast(), len)
-            }
-        })
+        // SAFETY: the string is valid as long as `self`, and the returned bytes are borrowed from `self`.
+        self.bytes.get_or_init(|| unsafe { string_bytes(self.string) })
     }
 
     pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {

@@ -1,8 +1,8 @@
 //! Whether a client is still connected.
 //!
-//! The server notices that a client has left when the server reads from the client's connection, once in each pass of
-//! the event loop. The reply to a grant is sent at the end of the pass. By then the operating system may already know
-//! that the client has left.
+//! The server notices that a client has left when the server reads from the client's connection, once in each iteration
+//! of the event loop. The reply to a grant is sent at the end of the iteration. By then the operating system may
+//! already know that the client has left.
 
 use super::call_reply::CallReply;
 use super::context::Context;

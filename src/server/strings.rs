@@ -1,23 +1,9 @@
 //! The server's strings.
 
-use super::key_name::KeyName;
+use super::key_name::{KeyName, string_bytes};
 use lockward_core::Db;
 use redis_module::raw;
 use std::slice;
-
-/// The bytes of a string of the server.
-///
-/// # Safety
-/// `string` is valid and unchanged for `'a`.
-pub unsafe fn string_bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
-    let mut len = 0;
-    // SAFETY: the string is valid for `'a`. The returned pointer is not null, and `len` bytes can be read from it while
-    // the string is valid and unchanged.
-    unsafe {
-        let start = api!(RedisModule_StringPtrLen(string, &raw mut len));
-        slice::from_raw_parts(start.cast(), len)
-    }
-}
 
 /// The arguments of a command, valid for `'a`.
 pub struct ArgumentStrings<'a>(slice::Iter<'a, *mut raw::RedisModuleString>);

@@ -1,7 +1,7 @@
 //! Subscriptions to events of the server.
 //!
-//! Subscriptions take time: the server walks through the list of all modules' subscriptions twice in each pass of its
-//! event loop, and calls keyspace subscribers within the commands of all clients. So the module subscribes to rare
+//! Subscriptions take time: the server walks through the list of all modules' subscriptions twice in each iteration of
+//! its event loop, and calls keyspace subscribers within the commands of all clients. So the module subscribes to rare
 //! events only when it first needs them. Afterwards the module stays subscribed, because not every server lets a module
 //! unsubscribe.
 
