@@ -68,7 +68,7 @@ pub fn rearm() {
 pub fn work(context: Context) {
     let now = mono();
     let slice = Slice::of_micros(WORK_SLICE);
-    end_waits(now, slice);
+    end_reached_waits(now, slice);
     // By now the server has sent all events of earlier iterations of the event loop. So if there was no event for the
     // last lock that left the keyspace, the server has neither evicted nor expired this lock.
     command_time::stop_watching();
@@ -124,7 +124,7 @@ fn name_and_gate(context: Context, db: Db, key: &[u8]) -> (KeyName<'static>, Wri
     (name, gate)
 }
 
-fn end_waits(now: Instant, slice: Slice) {
+fn end_reached_waits(now: Instant, slice: Slice) {
     while let Some(reached) = state::with(|state| state.store.queues.pop_limit_reached(now)) {
         if let LimitReached::Wait(waiter) = reached {
             // With KEEP, one wait may consist of several requests. The limit of one request is then not the end of the
@@ -201,7 +201,7 @@ fn replicate_dropped_locks(context: Context, slice: Slice) {
 fn serve_due(context: Context, now: Instant, slice: Slice) {
     let mut refused = 0;
     while let Some((queue, changed)) = state::with(|state| state.store.queues.pop_due(now)) {
-        if !expire_and_serve(context, queue, changed, now, slice) {
+        if !serve_queue(context, queue, changed, now, slice) {
             refused += 1;
         }
         let is_over = slice.is_over();
@@ -215,7 +215,7 @@ fn serve_due(context: Context, now: Instant, slice: Slice) {
 }
 
 /// Serves a wait queue, or ends its waits. Returns false when the server allows no write now.
-fn expire_and_serve(context: Context, queue: QueueId, changed: bool, now: Instant, slice: Slice) -> bool {
+fn serve_queue(context: Context, queue: QueueId, changed: bool, now: Instant, slice: Slice) -> bool {
     let Some((db, key)) = state::with(|state| state.store.queues.name(queue)) else { return true };
     let (name, gate) = name_and_gate(context, db, &key);
     match gate {

@@ -30,7 +30,7 @@ pub fn begins(context: Context) {
     for db in databases {
         // The name is new each time, because a key of a fixed name might already exist with a TTL that has
         // passed.
-        let key = format!("lockward:shadows:{}", Uuid::new_v4()).into_bytes();
+        let key = format!("lockward:dropped:{}", Uuid::new_v4()).into_bytes();
         let name = KeyName::copied(db, &key);
         context.select(db);
         OpenKey::for_write(context, &name).create_snapshot_key();

@@ -241,22 +241,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
 
     fn renew_known(&mut self, request: &RenewRequest, known: Holder) -> Result<(), Refusal> {
         let was_confirmed = self.is_confirmed(known.as_ref());
-        // A claim is a renewal of an unconfirmed tenure by its token. A claim sets the mode that the request names,
-        // because this server may have missed a change of the mode.
         let is_claim = !was_confirmed && request.token.is_some();
-        let mode = match request.slots {
-            Some(slots) if is_claim => {
-                let claimed = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
-                self.make_room(&known.owner, known.token, claimed)?;
-                claimed
-            }
-            Some(slots) if slots < known.mode.slots => return Err(Refusal::Mode { has: known.mode }),
-            Some(slots) => Mode { slots, ..known.mode },
-            None => known.mode,
-        };
-        if !is_claim && request.weight.is_some_and(|weight| weight != known.mode.weight) {
-            return Err(Refusal::Mode { has: known.mode });
-        }
+        let mode =
+            if is_claim { self.claimed_mode(request, &known)? } else { renewed_mode(request, &known)? };
         let (is_downgrade, token) = (mode.slots > known.mode.slots, known.token);
         let holds = self.claimed_holds(request, &known);
         let deadline = self.now.mono.after(request.lease);
@@ -269,6 +256,15 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             self.serve();
         }
         Ok(())
+    }
+
+    /// The mode of a claimed tenure. A claim is a renewal of an unconfirmed tenure by its token. A claim sets the mode
+    /// that the request names, because this server may have missed a change of the mode.
+    fn claimed_mode(&mut self, request: &RenewRequest, known: &Holder) -> Result<Mode, Refusal> {
+        let Some(slots) = request.slots else { return Ok(known.mode) };
+        let claimed = Mode { slots, weight: request.weight.unwrap_or(Weight::ONE) };
+        self.make_room(&known.owner, known.token, claimed)?;
+        Ok(claimed)
     }
 
     /// The count of holds of a renewed tenure. If the stored count is unconfirmed and the request names a token, the
@@ -605,5 +601,16 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             (None, Some(latest)) => NotHeld::ByAnother(latest),
             (None, None) => NotHeld::Free,
         }
+    }
+}
+
+/// The mode of a renewed tenure: a renewal may name a larger limit, but not another weight.
+fn renewed_mode(request: &RenewRequest, known: &Holder) -> Result<Mode, Refusal> {
+    let slots = request.slots.unwrap_or(known.mode.slots);
+    let keeps_weight = request.weight.is_none_or(|weight| weight == known.mode.weight);
+    if slots >= known.mode.slots && keeps_weight {
+        Ok(Mode { slots, ..known.mode })
+    } else {
+        Err(Refusal::Mode { has: known.mode })
     }
 }
