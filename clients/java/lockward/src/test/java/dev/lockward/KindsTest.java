@@ -261,7 +261,7 @@ class KindsTest {
         eventually(() -> SERVER.waiters(name) == 1);
         candidate.interrupt();
         assertThrows(InterruptedException.class, candidate::join);
-        assertEquals(0, SERVER.waiters(name));
+        eventually(() -> SERVER.waiters(name) == 0);
         held.release();
     }
 
