@@ -66,6 +66,9 @@ final class Call {
     private int failures;
     private @Nullable Node importing;
 
+    /** If a node of a cluster has named another node, and no node has answered since: a hint for the program. */
+    private String redirection = "";
+
     Call(Servers servers, String key, long end) {
         this.servers = servers;
         this.key = key;
@@ -159,7 +162,7 @@ final class Call {
                         // Lettuce wraps the error that says why a connection could not be opened.
                         Throwable reason = cause.getCause() == null ? cause : cause.getCause();
                         throw new LockUnreachableException(
-                                "no server answers for the lock " + key + ": " + reason.getMessage()
+                                "no server answers for the lock " + key + ": " + reason.getMessage() + redirection
                                         + "; try again later",
                                 cause);
                     }
@@ -240,8 +243,7 @@ final class Call {
             if (error == null || error.isAnswer()) {
                 isHeard = true;
                 heardAt = Clock.now();
-            } else {
-                target.replace(sentAt);
+                redirection = "";
             }
             importing = null;
             Connection connection = Objects.requireNonNull(used);
@@ -268,13 +270,19 @@ final class Call {
 
         private void redirect(ServerError refusal) {
             switch (refusal.code()) {
-                case "MOVED" -> servers.learn(key, servers.redirected(target, refusal));
-                case "ASK" -> importing = servers.redirected(target, refusal);
-                case "MASTERDOWN" -> target.replace(sentAt);
+                case "MOVED" -> servers.learn(key, redirected(refusal));
+                case "ASK" -> importing = redirected(refusal);
+                case "MASTERDOWN", "NOREPLICAS", "READONLY" -> target.replace(sentAt);
                 case "CLUSTERDOWN" -> servers.learn(key, null); // the cluster may have removed this node
                 default -> {}
             }
             repeat(new RedisCommandExecutionException(refusal.message()));
+        }
+
+        private Node redirected(ServerError refusal) {
+            redirection =
+                    " (this process must be able to connect to each node of the cluster: " + refusal.message() + ")";
+            return servers.redirected(target, refusal);
         }
 
         private void lost(Throwable error) {

@@ -18,7 +18,7 @@ record ServerError(String message) {
     private static final Set<String> ENDED_WAIT = Set.of("NOREPLICAS", "SUPERSEDED", "TRYAGAIN", "UNBLOCKED");
 
     /** The errors that do not count as answers, because they do not show that a primary accepts writes. */
-    private static final Set<String> NO_ANSWERS = Set.of("NOREPLICAS", "READONLY");
+    private static final Set<String> NO_ANSWERS = Set.of("ASK", "MOVED", "NOREPLICAS", "READONLY");
 
     private static final Pattern LONGEST_LEASE = Pattern.compile("invalid expire time .*: at most (\\d+)");
 

@@ -15,6 +15,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
+import java.net.InetAddress;
+import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -109,10 +111,15 @@ class RepliesTest {
 
     @Test
     void aCancelledCallOfANamedOwnerRepeatsNoReleaseAfterItsEnd() throws Exception {
-        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll(" me .*", "")) {
-                    case "LOCK.ACQUIRE a" -> grant(7, 30_000);
-                    case "LOCK.ACQUIRE b" -> request.contains(" BLOCK ") ? null : NULL;
-                    default -> null;
+        AtomicBoolean isOver = new AtomicBoolean();
+        AtomicInteger late = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(request -> {
+                    late.addAndGet(request.startsWith("LOCK.RELEASE a ") && isOver.get() ? 1 : 0);
+                    return switch (request.replaceAll(" me .*", "")) {
+                        case "LOCK.ACQUIRE a" -> grant(7, 30_000);
+                        case "LOCK.ACQUIRE b" -> request.contains(" BLOCK ") ? null : NULL;
+                        default -> null;
+                    };
                 });
                 LockwardClient client = Server.builder(server.uri())
                         .responseLimit(Duration.ofMillis(250))
@@ -123,12 +130,12 @@ class RepliesTest {
             eventually(() -> server.requests.stream().anyMatch(request -> request.contains(" BLOCK ")));
             caller.interrupt();
             assertThrows(InterruptedException.class, caller::join);
+            isOver.set(true);
             // The program has named no owner here, so the client repeats the release within the patience.
             LockRequest other = client.request("c");
             assertThrows(LockUnreachableException.class, () -> other.tryAcquire(Duration.ofMillis(100)));
             eventually(() -> server.count("LOCK.RELEASE c ") >= 4);
-            assertEquals(
-                    2, server.count("LOCK.RELEASE a ")); // one after the first attempt for both keys, one at the end
+            assertTrue(late.get() <= 1, late::toString); // the client may have sent one release just before the end
         }
     }
 
@@ -478,6 +485,19 @@ class RepliesTest {
     }
 
     @Test
+    void aCallEndsIfTheNodeToWhichItIsRedirectedDoesNotAnswer() throws Exception {
+        try (ServerSocket silent = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+                ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 127.0.0.1:" + silent.getLocalPort());
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(200))
+                        .patience(Duration.ofSeconds(1))
+                        .build()) {
+            String message = failure(client.request("k").acquireAsync()).getMessage();
+            assertTrue(message.contains("cluster") && message.contains(":" + silent.getLocalPort()), message);
+        }
+    }
+
+    @Test
     void aCallThatIsRedirectedInALoopPausesAndEnds() throws Exception {
         AtomicInteger other = new AtomicInteger();
         AtomicInteger first = new AtomicInteger();
@@ -492,7 +512,7 @@ class RepliesTest {
             assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ZERO));
             int sent = one.requests.size() + two.requests.size();
             assertTrue(sent > 2 && sent < 20, sent + " requests");
-            assertTrue(request.tryAcquire(Duration.ofSeconds(1)).isEmpty());
+            assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ofSeconds(1)));
         }
     }
 
