@@ -260,15 +260,12 @@ final class Acquisition {
                 end(false, null);
                 return;
             }
-            CompletableFuture<Void> turn = this.turn == null ? client.waitingConnections.enter() : this.turn;
+            CompletableFuture<Void> turn = this.turn == null ? client.servers.beginTurn() : this.turn;
             this.turn = turn;
-            if (turn.isDone()) {
-                waitForSlice();
-                return;
-            }
             // Poll until the turn begins. The polls prevent a deadlock: all connections may wait for a lock that this
             // caller holds.
-            then(CompletableFuture.anyOf(turn, call.pause(Math.min(left, Clock.backOff(++polls)))), paused -> {
+            CompletableFuture<?> pause = turn.isDone() ? turn : call.pause(Math.min(left, Clock.backOff(++polls)));
+            then(CompletableFuture.anyOf(turn, pause), paused -> {
                 if (turn.isDone()) {
                     waitForSlice();
                 } else {
@@ -358,6 +355,7 @@ final class Acquisition {
                     throw tenure.lose("another tenure has begun");
                 }
                 tenure.granted(call, token, wanted, wholeLease(), isRenewed, request.kind());
+                client.watch(tenure);
                 isGranted = true;
                 end(true, null);
             });
@@ -375,7 +373,7 @@ final class Acquisition {
         private void end(boolean granted, @Nullable Throwable failure) {
             CompletableFuture<Void> turn = this.turn;
             if (turn != null) {
-                call.ownExchange.whenComplete((replies, error) -> client.waitingConnections.end(turn));
+                call.ownExchange.whenComplete((replies, error) -> client.servers.endTurn(turn));
             }
             isLeftBehind |= failure != null && call.mayHaveRun;
             // If a server has answered during the call, the lock counts as busy at the wait limit. If the lock has
@@ -407,10 +405,8 @@ final class Acquisition {
             // Netty sends a request of its own thread before the queued requests of other threads. So another thread
             // sends
             // this release: it must not overtake a request of this acquisition.
-            CompletableFuture<Object> released = new CompletableFuture<>();
-            client.servers.timer.at(Clock.now(), () -> release.ask(command)
-                    .whenComplete((reply, error) -> Clock.complete(released, reply, error)));
-            return released;
+            return CompletableFuture.supplyAsync(() -> release.ask(command), client.servers.timer)
+                    .thenCompose(released -> released);
         }
     }
 }

@@ -177,10 +177,7 @@ final class Call {
         private final Node target = known == null ? servers.anyNode(failures) : known;
         private final long latest = Clock.now() + replyLimit;
         private volatile long sentAt;
-        private volatile @Nullable Connection used;
-
-        /** Completes when the connection has the requests. A later request, such as a release, must not overtake these requests. */
-        private final CompletableFuture<Void> dispatched = new CompletableFuture<>();
+        private @Nullable Connection used;
 
         Attempt(List<Request> pipeline) {
             this.pipeline = pipeline;
@@ -200,28 +197,20 @@ final class Call {
                     .whenComplete((replies, error) -> run(() -> {
                         if (error == null) {
                             answered(isAsking ? replies.subList(1, replies.size()) : replies);
-                        } else if (used == null) {
-                            lost(Clock.cause(error));
                         } else {
-                            dispatched.thenRun(() -> run(() -> lost(Clock.cause(error))));
+                            lost(Clock.cause(error));
                         }
                     }));
         }
 
-        private CompletableFuture<List<@Nullable Object>> send(Connection connection) {
-            sentAt = Clock.now();
-            used = connection;
+        private synchronized CompletableFuture<List<@Nullable Object>> send(Connection connection) {
             if (isDone()) { // the attempt has ended before the connection was open
-                used = null;
-                dispatched.complete(null);
                 target.giveBack(connection, true);
                 return this;
             }
-            try {
-                connection.redis().dispatch(pipeline);
-            } finally {
-                dispatched.complete(null);
-            }
+            sentAt = Clock.now();
+            used = connection;
+            connection.redis().dispatch(pipeline);
             // Replies arrive in the order of the requests, so the last reply is the last to arrive.
             return last().handle((reply, error) -> {
                 if (error == null || error instanceof RedisCommandExecutionException) {
@@ -286,7 +275,10 @@ final class Call {
         }
 
         private void lost(Throwable error) {
-            Connection connection = used;
+            Connection connection;
+            synchronized (this) { // a later request, such as a release, must not overtake the requests of this attempt
+                connection = used;
+            }
             importing = null;
             if (failures > 0 || error instanceof TimeoutException) {
                 servers.learn(key, null); // another node may know which node has the key
@@ -310,9 +302,6 @@ final class Call {
 
         /** Throws if another attempt would be useless or wrong. */
         private void checkRepeatable(Throwable failure) {
-            if (failure instanceof CancellationException cancelled) {
-                throw cancelled;
-            }
             for (Throwable each = failure; each != null; each = each.getCause()) {
                 ServerError error = new ServerError(String.valueOf(each.getMessage()));
                 if (each instanceof RedisCommandExecutionException && !error.isTransient(last(), true)) {

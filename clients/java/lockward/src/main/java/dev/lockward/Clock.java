@@ -4,8 +4,12 @@ import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -24,10 +28,10 @@ final class Clock {
         return until - now();
     }
 
-    /** Converts a time to milliseconds, rounded up. A negative time becomes 0. */
+    /** Converts a time to milliseconds, rounded up. A negative time becomes 0. The result is less than {@link #FOREVER}. */
     static long span(long time, TimeUnit unit) {
         long nanos = unit.toNanos(time);
-        return Math.max(0, Math.min(FOREVER, nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0)));
+        return Math.max(0, Math.min(FOREVER - 1, nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0)));
     }
 
     static long span(Duration duration) {
@@ -107,10 +111,48 @@ final class Clock {
 
     /** The exception with which a future has failed, without the exceptions that wrap it. */
     static Throwable cause(Throwable failure) {
-        Throwable cause = failure;
-        while (cause instanceof CompletionException && cause.getCause() != null) {
-            cause = cause.getCause();
+        Throwable cause = failure instanceof CompletionException ? failure.getCause() : null;
+        return cause == null ? failure : cause;
+    }
+
+    /** Runs tasks at instants of the monotonic clock, in one thread. No task may block, because that would delay the ends of leases. */
+    static final class Timer extends ScheduledThreadPoolExecutor {
+        private static final long TICK = 100;
+
+        Timer() {
+            super(1, task -> daemon(task, "lockward-timer"), new DiscardPolicy());
+            setRemoveOnCancelPolicy(true);
+            // A new task wakes the timer's thread only if the new task is due before all other tasks. Most tasks of
+            // acquisitions are soon cancelled, so they should not wake the thread. The task below does nothing, but it
+            // is
+            // due within 100 ms, and so before most of these tasks.
+            scheduleWithFixedDelay(() -> {}, TICK, TICK, TimeUnit.MILLISECONDS);
         }
-        return cause;
+
+        /** Runs an action at an instant. If the timer has ended, runs the action at once in this thread, so that no call hangs. */
+        Future<?> at(long due, Runnable action) {
+            Runnable once = new FutureTask<>(action, null);
+            Future<?> task = schedule(once, left(due), TimeUnit.MILLISECONDS);
+            if (isShutdown()) { // the timer's thread may never run the task
+                task.cancel(false);
+                once.run();
+            }
+            return task;
+        }
+
+        /** Makes a future fail with a TimeoutException if it has not completed before the instant {@code due}. */
+        <T> CompletableFuture<T> limit(long due, CompletableFuture<T> future) {
+            Future<?> alarm = at(due, () -> future.completeExceptionally(new TimeoutException("no reply in time")));
+            return future.whenComplete((value, error) -> alarm.cancel(false));
+        }
+
+        /** Ends the timer, and runs its remaining tasks now, in this thread. */
+        void end() {
+            shutdown();
+            for (Runnable task : getQueue().toArray(Runnable[]::new)) {
+                task.run();
+                remove(task);
+            }
+        }
     }
 }

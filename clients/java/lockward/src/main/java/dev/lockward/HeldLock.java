@@ -9,7 +9,6 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
@@ -137,15 +136,15 @@ public final class HeldLock implements AutoCloseable {
     }
 
     static HeldLock resume(LockwardClient client, String handle) {
-        List<Supplier<Tenure>> parts;
+        List<Tenure> tenures;
         try {
-            parts = Arrays.stream(handle.split(",", -1))
+            tenures = Arrays.stream(handle.split(",", -1))
                     .map(part -> tenure(client, part))
                     .toList();
         } catch (IllegalArgumentException error) {
             throw new IllegalArgumentException("this is not the handle of a lock", error);
         }
-        List<Tenure> tenures = parts.stream().map(Supplier::get).toList();
+        tenures.forEach(client::watch);
         client.request(tenures.get(0).key).watchLoss(tenures, tenures);
         HeldLock held = new HeldLock(tenures);
         try {
@@ -160,7 +159,7 @@ public final class HeldLock implements AutoCloseable {
         }
     }
 
-    private static Supplier<Tenure> tenure(LockwardClient client, String handle) {
+    private static Tenure tenure(LockwardClient client, String handle) {
         if (!HANDLE.matcher(handle).matches()) {
             throw new IllegalArgumentException(handle);
         }
@@ -171,11 +170,9 @@ public final class HeldLock implements AutoCloseable {
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
-        return () -> {
-            tenure.granted(
-                    client.call(tenure.key), token, holds, lease, true, List.copyOf(parts.subList(5, parts.size())));
-            return tenure;
-        };
+        List<Object> kind = List.copyOf(parts.subList(5, parts.size()));
+        tenure.granted(client.call(tenure.key), token, holds, lease, true, kind);
+        return tenure;
     }
 
     /** Releases the lock, with all holds. If no server answers, the lock ends with its lease. */

@@ -7,8 +7,6 @@ package dev.lockward;
  * closed the client.
  */
 public final class LockLostException extends IllegalMonitorStateException {
-    private static final long serialVersionUID = 1;
-
     private final String name;
 
     private final long fencingToken;

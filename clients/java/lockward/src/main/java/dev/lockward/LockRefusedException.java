@@ -4,13 +4,11 @@ import org.jspecify.annotations.Nullable;
 
 /** The server has replied with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE. The refused request has not changed the lock. */
 public final class LockRefusedException extends LockwardException {
-    private static final long serialVersionUID = 1;
-
     private final String code;
 
     LockRefusedException(String key, String message) {
         super("the server refuses a request about the lock " + key + ": " + message, null);
-        code = ServerError.code(message);
+        code = new ServerError(message).code();
     }
 
     static void throwIfError(String key, @Nullable Object reply) {

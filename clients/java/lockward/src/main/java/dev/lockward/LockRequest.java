@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Stream;
@@ -31,15 +31,13 @@ public final class LockRequest {
     String owner;
 
     long holdLimit = Clock.FOREVER;
-    Replicas replicas;
+    Replicas replicas = new Replicas(0, 0L);
 
     private @Nullable Consumer<LockLostException> onLost;
 
     record Replicas(int count, long within) {
-        static final Replicas NONE = new Replicas(0, 0);
-
-        static Replicas of(int count, Duration within) {
-            return new Replicas(count, Clock.positive(within, "time for replicas"));
+        Replicas(int count, Duration within) {
+            this(count, Clock.positive(within, "time for replicas"));
         }
 
         /** Throws if the reply to WAIT shows that too few replicas have confirmed the grant. */
@@ -56,9 +54,7 @@ public final class LockRequest {
     LockRequest(LockwardClient client, List<String> keys) {
         this.client = client;
         this.keys = keys;
-        lease = client.lease;
-        replicas = client.replicas;
-        onLost = client.onLost;
+        client.defaults.accept(this);
     }
 
     /** A read lock: all owners that ask for this kind may hold the lock together. */
@@ -113,7 +109,7 @@ public final class LockRequest {
 
     /** Sets the number of replicas for this lock, instead of the client's setting: see {@link LockwardClient.Builder#replicas}. */
     public LockRequest replicas(int count, Duration within) {
-        replicas = Replicas.of(count, within);
+        replicas = new Replicas(count, within);
         return this;
     }
 
@@ -126,7 +122,8 @@ public final class LockRequest {
     /**
      * Acquires the lock, and waits for it without limit.
      *
-     * @throws InterruptedException when the thread is interrupted. Then the thread has left the queue
+     * @throws InterruptedException when the thread is interrupted. The client leaves the queue and releases a grant that arrives meanwhile.
+     *     If the server does not answer within 200 ms, the client continues this in the background
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
@@ -138,7 +135,8 @@ public final class LockRequest {
      * Acquires the lock, and waits for it for at most {@code timeout}. With a timeout of 0, this method does not wait.
      *
      * @return empty when the lock was still busy after {@code timeout}
-     * @throws InterruptedException when the thread is interrupted. Then the thread has left the queue
+     * @throws InterruptedException when the thread is interrupted. The client leaves the queue and releases a grant that arrives meanwhile.
+     *     If the server does not answer within 200 ms, the client continues this in the background
      * @throws LockRefusedException when the server replies with an error
      * @throws LockUnreachableException when no server answers
      */
@@ -177,12 +175,12 @@ public final class LockRequest {
 
     /** Returns false if the leadership was lost. */
     private static boolean leadOnce(HeldLock term, LockwardClient.Leader leader) throws InterruptedException {
-        AtomicReference<@Nullable Thread> leading = new AtomicReference<>(Thread.currentThread());
+        Thread thread = Thread.currentThread();
+        AtomicBoolean isLeading = new AtomicBoolean(true);
         term.onLost(loss -> {
-            synchronized (leading) {
-                Thread thread = leading.get();
-                if (thread != null && !thread.isInterrupted()) { // otherwise the program has interrupted it
-                    leading.set(null);
+            synchronized (isLeading) {
+                // If the thread is interrupted, the program has interrupted it.
+                if (!thread.isInterrupted() && isLeading.getAndSet(false)) {
                     thread.interrupt();
                 }
             }
@@ -190,17 +188,15 @@ public final class LockRequest {
         try {
             leader.run(term);
             return !term.isLost();
-        } catch (InterruptedException interrupt) {
-            if (leading.get() != null) { // the listener has not interrupted this thread
-                throw interrupt;
-            }
-        } catch (RuntimeException failure) {
-            if (!term.isLost()) {
+        } catch (InterruptedException | RuntimeException failure) {
+            // Only the failure of a leader that was deposed is no failure of this call.
+            if (failure instanceof InterruptedException ? isLeading.get() : !term.isLost()) {
                 throw failure;
             }
+            return false;
         } finally {
-            synchronized (leading) {
-                if (leading.getAndSet(null) == null) {
+            synchronized (isLeading) {
+                if (!isLeading.getAndSet(false)) {
                     Thread.interrupted(); // clear the interrupt, because the client sent it only to end the leader
                 }
             }
@@ -210,7 +206,6 @@ public final class LockRequest {
                 // The term is over.
             }
         }
-        return false;
     }
 
     boolean isShared() {

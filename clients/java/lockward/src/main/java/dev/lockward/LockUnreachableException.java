@@ -7,8 +7,6 @@ import org.jspecify.annotations.Nullable;
  * lease at the latest. A guarded command may have run.
  */
 public final class LockUnreachableException extends LockwardException {
-    private static final long serialVersionUID = 1;
-
     LockUnreachableException(String message, @Nullable Throwable cause) {
         super(message, cause);
     }

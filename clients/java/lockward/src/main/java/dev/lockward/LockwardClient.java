@@ -35,8 +35,6 @@ public final class LockwardClient implements AutoCloseable {
     private static final String CLOSED = "the client was closed";
 
     final Servers servers;
-    final WaitingConnections waitingConnections;
-
     final long patience;
 
     /**
@@ -48,9 +46,8 @@ public final class LockwardClient implements AutoCloseable {
     /** The locks of each thread, by key. */
     final ThreadLocal<Map<String, Tenure>> threadTenures = ThreadLocal.withInitial(HashMap::new);
 
-    final long lease;
-    final LockRequest.Replicas replicas;
-    final @Nullable Consumer<LockLostException> onLost;
+    /** Sets the client's settings in a new request. */
+    final Consumer<LockRequest> defaults;
 
     /** The name of a new owner consists of this id and a number. */
     final String id = UUID.randomUUID().toString();
@@ -68,11 +65,8 @@ public final class LockwardClient implements AutoCloseable {
     final Executor callbacks = Executors.newCachedThreadPool(task -> Clock.daemon(task, "lockward-callback"));
 
     private LockwardClient(Builder builder) {
-        lease = builder.lease;
         patience = builder.patience;
-        replicas = builder.replicas;
-        onLost = builder.onLost;
-        waitingConnections = new WaitingConnections(builder.waitingConnections);
+        defaults = builder.defaults;
         servers = new Servers(builder, () -> check(true));
         servers.openFirst();
     }
@@ -105,12 +99,10 @@ public final class LockwardClient implements AutoCloseable {
         ClientResources resources;
 
         ClientOptions options = ClientOptions.create();
-        private long lease;
+        private Consumer<LockRequest> defaults = request -> {};
         private long patience = 5_000;
         long responseLimit = 2_000;
-        private int waitingConnections = 256;
-        private LockRequest.Replicas replicas = LockRequest.Replicas.NONE;
-        private @Nullable Consumer<LockLostException> onLost;
+        int waitingConnections = 256;
 
         private Builder(RedisURI uri, RedisURI... others) {
             uris.add(uri);
@@ -139,7 +131,8 @@ public final class LockwardClient implements AutoCloseable {
          * @param renewed more than 0, rounded up to milliseconds
          */
         public Builder lease(Duration renewed) {
-            lease = Clock.positive(renewed, "lease");
+            long millis = Clock.positive(renewed, "lease");
+            defaults = defaults.andThen(request -> request.lease = millis);
             return this;
         }
 
@@ -176,13 +169,14 @@ public final class LockwardClient implements AutoCloseable {
          * grant still has the lock when the replica becomes the primary.
          */
         public Builder replicas(int count, Duration within) {
-            replicas = LockRequest.Replicas.of(count, within);
+            LockRequest.Replicas wanted = new LockRequest.Replicas(count, within);
+            defaults = defaults.andThen(request -> request.replicas = wanted);
             return this;
         }
 
         /** Calls {@code listener} when a held lock is lost: see {@link HeldLock#onLost}. */
         public Builder onLost(Consumer<LockLostException> listener) {
-            onLost = listener;
+            defaults = defaults.andThen(request -> request.onLost(listener));
             return this;
         }
 

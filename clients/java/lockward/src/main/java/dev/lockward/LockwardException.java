@@ -5,8 +5,6 @@ import org.jspecify.annotations.Nullable;
 /** A request to the servers has failed. */
 public abstract sealed class LockwardException extends RuntimeException
         permits LockRefusedException, LockUnreachableException, LockUnreplicatedException {
-    private static final long serialVersionUID = 1;
-
     LockwardException(String message, @Nullable Throwable cause) {
         super(message, cause);
     }

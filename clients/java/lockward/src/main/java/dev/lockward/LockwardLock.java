@@ -32,11 +32,9 @@ public final class LockwardLock implements Lock {
     /** When a thread has this many locks, the client forgets the thread's locks that are lost or released. */
     private static final int MANY = 100;
 
-    private final LockwardClient client;
     private final LockRequest request;
 
     LockwardLock(LockRequest request) {
-        client = request.client;
         this.request = request;
     }
 
@@ -53,7 +51,7 @@ public final class LockwardLock implements Lock {
      */
     @Override
     public void lock() {
-        requireGrant(uninterruptibly(Clock.FOREVER, 0));
+        uninterruptibly(Clock.FOREVER, 0);
     }
 
     /**
@@ -64,21 +62,22 @@ public final class LockwardLock implements Lock {
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
     public void lock(long lease, TimeUnit unit) {
-        requireGrant(uninterruptibly(Clock.FOREVER, millis(lease, unit)));
+        uninterruptibly(Clock.FOREVER, millis(lease, unit));
     }
 
     /**
-     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. When this method throws the
-     * InterruptedException, the thread has left the queue, and the client has released a grant that arrived meanwhile.
+     * Acquires the lock, and waits for it without limit, or until the thread is interrupted. After an interrupt
+     * the client leaves the queue, and releases a grant that arrives meanwhile. If the server does not answer within 200 ms, the client
+     * continues this in the background.
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        requireGrant(acquire(Clock.FOREVER, 0, true));
+        acquire(Clock.FOREVER, 0, true);
     }
 
     /** Does what {@link #lockInterruptibly()} does, with a named lease: see {@link #lock(long, TimeUnit)}. */
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        requireGrant(acquire(Clock.FOREVER, millis(lease, unit), true));
+        acquire(Clock.FOREVER, millis(lease, unit), true);
     }
 
     /** Acquires the lock if it is free and no other caller waits for it. A reader cannot acquire the write lock. */
@@ -118,7 +117,7 @@ public final class LockwardLock implements Lock {
         try {
             Clock.await(Clock.all(tenures.stream().map(tenure -> tenure.release(request.isShared()))));
         } finally {
-            Map<String, Tenure> mine = client.threadTenures.get();
+            Map<String, Tenure> mine = request.client.threadTenures.get();
             tenures.stream().filter(tenure -> tenure.holds == 0).forEach(tenure -> mine.remove(tenure.key));
         }
     }
@@ -139,7 +138,7 @@ public final class LockwardLock implements Lock {
 
     /** How many holds the current thread has. 0 if the thread does not hold the lock, or has lost it. Sends no request. */
     public int getHoldCount() {
-        Map<String, Tenure> mine = client.threadTenures.get();
+        Map<String, Tenure> mine = request.client.threadTenures.get();
         return request.keys.stream()
                 .map(mine::get)
                 .mapToInt(tenure -> tenure == null || !tenure.isHeld() ? 0 : tenure.holds(request.isShared()))
@@ -149,7 +148,7 @@ public final class LockwardLock implements Lock {
 
     /** Whether any owner holds the lock at the server. If the lock has several keys, this method checks only the first key. */
     public boolean isLocked() {
-        Object info = Clock.await(client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
+        Object info = Clock.await(request.client.call(getName()).ask(() -> new Request("LOCK.INFO", getName())));
         LockRefusedException.throwIfError(getName(), info);
         return info instanceof List<?>;
     }
@@ -204,15 +203,6 @@ public final class LockwardLock implements Lock {
         return "LockwardLock" + request.keys;
     }
 
-    /** Called after a wait without limit. Such a wait ends without a grant only if the thread would wait for itself. */
-    private void requireGrant(boolean isGranted) {
-        if (!isGranted) {
-            throw new LockRefusedException(
-                    String.join(", ", request.keys),
-                    "LIMIT this thread holds it as a reader, or with slots, and would wait for itself: unlock that first");
-        }
-    }
-
     private boolean uninterruptibly(long wait, long lease) {
         try {
             return acquire(wait, lease, false);
@@ -222,7 +212,8 @@ public final class LockwardLock implements Lock {
     }
 
     /**
-     * Acquires the lock if it is granted within {@code wait}. If the thread would wait for itself, the result is false at once.
+     * Acquires the lock if it is granted within {@code wait}. If the thread would wait for itself, the result is false at once. But if
+     * {@code wait} has no limit, the method throws the server's refusal.
      *
      * @param lease a named lease in milliseconds; 0 means no named lease, so the client renews the lock
      */
@@ -230,14 +221,14 @@ public final class LockwardLock implements Lock {
         if (isInterruptible && Thread.interrupted()) {
             throw new InterruptedException();
         }
-        Map<String, Tenure> mine = client.threadTenures.get();
+        Map<String, Tenure> mine = request.client.threadTenures.get();
         Acquisition acquisition = new Acquisition(request, mine, Thread.currentThread(), lease, wait);
         try {
             if (!acquisition.run(isInterruptible)) {
                 return false;
             }
         } catch (LockRefusedException refusal) {
-            if (refusal.code().equals("LIMIT") && acquisition.isReentry) {
+            if (refusal.code().equals("LIMIT") && acquisition.isReentry && wait < Clock.FOREVER) {
                 return false;
             }
             throw refusal;
@@ -251,7 +242,7 @@ public final class LockwardLock implements Lock {
 
     /** The tenures that the current thread holds. */
     private List<Tenure> tenures() {
-        Map<String, Tenure> mine = client.threadTenures.get();
+        Map<String, Tenure> mine = request.client.threadTenures.get();
         return request.keys.stream()
                 .map(key -> {
                     Tenure tenure = mine.get(key);
@@ -264,10 +255,7 @@ public final class LockwardLock implements Lock {
     }
 
     private static long millis(long lease, TimeUnit unit) {
-        if (lease == -1) {
-            return 0;
-        }
-        if (lease <= 0) {
+        if (lease == 0 || lease < -1) {
             throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
         }
         return Clock.span(lease, unit);

@@ -51,11 +51,6 @@ record ServerError(String message) {
 
     /** The first word of the message. */
     String code() {
-        return code(message);
-    }
-
-    static String code(String message) {
-        int end = message.indexOf(' ');
-        return end < 0 ? message : message.substring(0, end);
+        return message.split(" ", 2)[0];
     }
 }

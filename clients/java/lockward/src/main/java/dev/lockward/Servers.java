@@ -11,10 +11,12 @@ import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -38,9 +40,15 @@ final class Servers {
     /** How long to wait for the Sentinels before the client uses the last known primary. */
     private static final long SENTINEL_LIMIT = 250;
 
-    final Timer timer = new Timer();
+    final Clock.Timer timer = new Clock.Timer();
     final long responseLimit;
     volatile boolean isClosed;
+
+    /** How many calls may wait on connections of their own. */
+    private final int waitingConnections;
+
+    /** The turns that have not ended, in the order in which they begin. Guarded by the monitor of this list. */
+    private final List<CompletableFuture<Void>> turns = new ArrayList<>();
 
     private final RedisClient redis;
     private final Runnable onConnectionLost;
@@ -63,6 +71,7 @@ final class Servers {
     Servers(LockwardClient.Builder settings, Runnable onConnectionLost) {
         first = settings.uris.stream().map(this::node).toList().get(0);
         responseLimit = settings.responseLimit;
+        waitingConnections = settings.waitingConnections;
         this.onConnectionLost = onConnectionLost;
         redis = settings.resources == null ? RedisClient.create() : RedisClient.create(settings.resources);
         redis.setOptions(ownOptions(settings.options, Duration.ofMillis(Math.min(responseLimit, Integer.MAX_VALUE))));
@@ -100,6 +109,30 @@ final class Servers {
     /** Closes all connections. */
     void close() {
         redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
+    }
+
+    // The turns of calls that wait in a server's queue. Each of these calls has a connection of its own.
+
+    /** Returns a future that completes when the turn of the caller begins. */
+    CompletableFuture<Void> beginTurn() {
+        CompletableFuture<Void> turn = new CompletableFuture<>();
+        synchronized (turns) {
+            turns.add(turn);
+            if (turns.size() <= waitingConnections) {
+                turn.complete(null);
+            }
+        }
+        return turn;
+    }
+
+    /** Ends a turn, even if the turn has not begun. */
+    void endTurn(CompletableFuture<Void> turn) {
+        Optional<CompletableFuture<Void>> last;
+        synchronized (turns) {
+            turns.removeIf(each -> each == turn);
+            last = turns.stream().skip(waitingConnections - 1).findFirst();
+        }
+        last.ifPresent(next -> next.complete(null)); // has no effect if the next turn has already begun
     }
 
     // The node of a key.

@@ -43,9 +43,6 @@ final class Tenure {
     volatile int holds;
     volatile long lease;
 
-    /** The lease that the server has accepted last. */
-    private long acceptedLease;
-
     private int sharedHolds;
 
     /** How many releases of holds the server has refused. The owner still has these holds at the server. */
@@ -105,32 +102,29 @@ final class Tenure {
     }
 
     /**
-     * Called when the server has granted the first hold or another hold. Another hold never shortens the lease.
+     * Called when the server has granted the first hold or another hold. Another hold never shortens the lease. The caller must then call
+     * {@link LockwardClient#watch}.
      *
      * @param count how many holds the owner now has at the server
      */
-    void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
-        synchronized (this) {
-            int added = count - holdsAtServer();
-            sharedHolds += asKind.equals(Request.SHARED) ? added : 0;
-            long end = Clock.leaseEnd(by.sent, newLease);
-            if (holds == 0 || (renewed && !isRenewed)) {
-                lease = newLease;
-                acceptedLease = newLease;
-            }
-            isRenewed |= renewed;
-            if (holds == 0) {
-                token = newToken;
-                kind = asKind;
-                otherKind = asKind;
-                holdEnd = by.sent + holdLimit;
-            } else {
-                end = Math.max(end, deadline);
-            }
-            holds += added;
-            leaseEnds(end);
+    synchronized void granted(Call by, long newToken, int count, long newLease, boolean renewed, List<Object> asKind) {
+        int added = count - holdsAtServer();
+        sharedHolds += asKind.equals(Request.SHARED) ? added : 0;
+        long end = Clock.leaseEnd(by.sent, newLease);
+        if (holds == 0 || (renewed && !isRenewed)) {
+            lease = newLease;
         }
-        client.watch(this);
+        isRenewed |= renewed;
+        if (holds == 0) {
+            token = newToken;
+            kind = asKind;
+            otherKind = asKind;
+            holdEnd = by.sent + holdLimit;
+        } else {
+            end = Math.max(end, deadline);
+        }
+        holds += added;
+        leaseEnds(end);
     }
 
     // The loss.
@@ -233,11 +227,17 @@ final class Tenure {
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
+        long oldLease;
         synchronized (this) {
+            oldLease = lease;
             lease = newLease == 0 ? lease : newLease;
             kind = newKind == null ? kind : newKind;
         }
-        return renew(client.call(key), newLease != 0, newKind);
+        return renew(client.call(key), newLease != 0, newKind).whenComplete((done, failure) -> {
+            if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
+                lease = oldLease;
+            }
+        });
     }
 
     /**
@@ -246,7 +246,6 @@ final class Tenure {
      */
     private CompletableFuture<Void> renew(Call call, boolean isWanted, @Nullable List<Object> downgrade) {
         var sent = new Object() {
-            long wholeLease;
             long lease;
             int holds;
             List<Object> kind = Request.EXCLUSIVE;
@@ -260,7 +259,6 @@ final class Tenure {
                     checkHeld();
                     synchronized (this) {
                         lease = Math.min(lease, call.longestLease);
-                        sent.wholeLease = lease;
                         sent.lease = nextLease(isWanted);
                         sent.holds = holdsAtServer();
                         sent.kind = kind;
@@ -276,14 +274,18 @@ final class Tenure {
                         return renew(call, isWanted, downgrade); // the program has changed the holds meanwhile
                     }
                     synchronized (this) {
-                        if (reply instanceof ServerError refusal) {
-                            lease = isWanted ? acceptedLease : lease;
-                            if (sent.kind.equals(downgrade) || refusal.code().equals("LIMIT")) {
-                                swapKinds(sent.kind);
-                            }
+                        // After a refused downgrade the renewals name the kind before it. But if the reply to the
+                        // downgrade
+                        // was lost, the server may already have executed the downgrade. Then it refuses the kind before
+                        // the
+                        // downgrade with LIMIT, and the renewals name the kind of the downgrade again.
+                        if (reply instanceof ServerError refusal
+                                && sent.kind.equals(kind)
+                                && (kind.equals(downgrade) || refusal.code().equals("LIMIT"))) {
+                            kind = otherKind;
+                            otherKind = sent.kind;
                         }
                         checkNumber(reply);
-                        acceptedLease = sent.wholeLease;
                         otherKind = sent.kind;
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
@@ -301,18 +303,6 @@ final class Tenure {
                         client.wakeAt(Math.min(renewAt, deadline));
                     }
                 });
-    }
-
-    /**
-     * Called when the server has refused a kind. Then the next renewal names the other kind. If a reply to the downgrade was lost, the
-     * server may already have executed the downgrade. Then the server refuses the kind before the downgrade with LIMIT, and this method
-     * sets the kind of the downgrade again.
-     */
-    private synchronized void swapKinds(List<Object> refused) {
-        if (refused.equals(kind)) {
-            kind = otherKind;
-            otherKind = refused;
-        }
     }
 
     /**

@@ -117,7 +117,7 @@ class CloseTest {
 
     @Test
     void aTimerThatEndsRunsItsTasksOnce() throws Exception {
-        Timer timer = new Timer();
+        Clock.Timer timer = new Clock.Timer();
         AtomicInteger runs = new AtomicInteger();
         timer.at(Clock.now() + 60_000, runs::incrementAndGet);
         timer.end();
