@@ -14,9 +14,10 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * How to acquire a lock: the key or keys, the kind, and the settings. Without a kind the lock is exclusive. {@link
- * LockwardClient#request} creates a request. The program may use a request several times, but two threads must not change it at once.
+ * LockwardClient#request} creates a request. The program may use a request several times, and change it between the calls. But two
+ * threads must not change it at once.
  */
-public final class LockRequest {
+public final class LockRequest implements Cloneable {
     final List<String> keys;
     final LockwardClient client;
     private List<Object> limit = Request.EXCLUSIVE;
@@ -154,9 +155,9 @@ public final class LockRequest {
         return acquireAsync(Clock.span(timeout), held -> held);
     }
 
-    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. Do not change this request after the call. */
+    /** A lock for threads: {@link java.util.concurrent.locks.Lock}. */
     public LockwardLock asLock() {
-        return new LockwardLock(this);
+        return new LockwardLock(copy());
     }
 
     /** Runs {@code leader} while this process holds the lock: see {@link LockwardClient#lead}. */
@@ -208,6 +209,15 @@ public final class LockRequest {
         }
     }
 
+    /** What a call or a lock uses, so that later changes of this request do not change a kind that is already requested. */
+    private LockRequest copy() {
+        try {
+            return (LockRequest) clone();
+        } catch (CloneNotSupportedException never) {
+            throw new AssertionError(never);
+        }
+    }
+
     boolean isShared() {
         return limit.equals(Request.SHARED);
     }
@@ -236,12 +246,12 @@ public final class LockRequest {
     }
 
     private Optional<HeldLock> acquire(long wait) throws InterruptedException {
-        Acquisition acquisition = new Acquisition(this, Map.of(), null, 0, wait);
+        Acquisition acquisition = new Acquisition(copy(), Map.of(), null, 0, wait);
         return acquisition.run(true) ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty();
     }
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
-        Acquisition acquisition = new Acquisition(this, Map.of(), null, 0, wait).start();
+        Acquisition acquisition = new Acquisition(copy(), Map.of(), null, 0, wait).start();
         CompletableFuture<T> acquired = acquisition.result.thenApply(
                 isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty()));
         CompletableFuture<T> future = client.async(acquired);

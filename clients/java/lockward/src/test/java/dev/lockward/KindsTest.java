@@ -275,6 +275,23 @@ class KindsTest {
     }
 
     @Test
+    void aChangeOfARequestDoesNotChangeWhatItHasBegun() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        LockRequest request = CLIENT.request(name);
+        LockwardLock lock = request.asLock();
+        CompletableFuture<HeldLock> waiting = request.acquireAsync();
+        eventually(() -> SERVER.waiters(name) == 1);
+        request.shared();
+        held.release();
+        HeldLock exclusive = waiting.get(20, TimeUnit.SECONDS);
+        assertTrue(request.tryAcquire(Duration.ZERO).isEmpty());
+        exclusive.release();
+        lock.lock();
+        assertTrue(request.tryAcquire(Duration.ZERO).isEmpty());
+        lock.unlock();
+    }
+
+    @Test
     void aCancelledFutureLeavesTheQueue() throws Exception {
         HeldLock held = CLIENT.request(name).acquire();
         CompletableFuture<HeldLock> waiting = CLIENT.request(name).acquireAsync();
