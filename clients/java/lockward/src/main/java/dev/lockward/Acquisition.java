@@ -92,7 +92,7 @@ final class Acquisition {
                 tenures.add(new Tenure(request, key, owner, thread));
             }
         });
-        patience = client.patience + request.replicas.within();
+        patience = client.patience + request.replicasWithin;
         waitEnd = Clock.now() + wait + 1; // + 1, because a part of the present millisecond is already over
         end = isWaiting ? waitEnd + GRACE : waitEnd + patience;
     }
@@ -337,11 +337,10 @@ final class Acquisition {
 
         /** Asks for the whole lease. If replicas must confirm the grant, also sends WAIT, on a connection of its own, because WAIT blocks. */
         private void askForGrant(long limit, Supplier<Request> next) {
-            LockRequest.Replicas replicas = request.replicas;
-            boolean isReplicated = replicas.count() > 0;
-            long within = Math.min(replicas.within(), isWaiting ? Math.max(1, waitLeft()) : Clock.FOREVER);
+            boolean isReplicated = request.replicas > 0;
+            long within = Math.min(request.replicasWithin, isWaiting ? Math.max(1, waitLeft()) : Clock.FOREVER);
             Supplier<List<Request>> requests = () -> isReplicated
-                    ? List.of(next.get(), new Request("WAIT", replicas.count(), within))
+                    ? List.of(next.get(), new Request("WAIT", request.replicas, within))
                     : List.of(next.get());
             then(call.ask(isReplicated, limit, client.servers.responseLimit + within, requests), replies -> {
                 if (!isGrant(replies.get(0))) {
@@ -349,7 +348,7 @@ final class Acquisition {
                     return;
                 }
                 if (isReplicated) {
-                    replicas.check(tenure.key, replies.get(1));
+                    checkReplicas(replies.get(1));
                 }
                 if (wanted > 1 && token != tenure.token) {
                     throw tenure.lose("another tenure has begun");
@@ -359,6 +358,16 @@ final class Acquisition {
                 isGranted = true;
                 end(true, null);
             });
+        }
+
+        /** Throws if the reply to WAIT shows that too few replicas have confirmed the grant. */
+        private void checkReplicas(@Nullable Object reply) {
+            LockRefusedException.throwIfError(tenure.key, reply);
+            if (!(reply instanceof Long confirmed) || confirmed < request.replicas) {
+                throw new LockUnreplicatedException("only " + reply + " of " + request.replicas
+                        + " replicas have confirmed the grant of the lock " + tenure.key
+                        + " in time, and it was given back: check the replicas, and try again");
+            }
         }
 
         private <T> void then(CompletableFuture<T> future, Consumer<T> step) {

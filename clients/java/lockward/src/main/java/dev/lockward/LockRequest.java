@@ -32,25 +32,12 @@ public final class LockRequest implements Cloneable {
     String owner;
 
     long holdLimit = Clock.FOREVER;
-    Replicas replicas = new Replicas(0, 0L);
+    int replicas;
+
+    /** How long the replicas may take. */
+    long replicasWithin;
 
     private @Nullable Consumer<LockLostException> onLost;
-
-    record Replicas(int count, long within) {
-        Replicas(int count, Duration within) {
-            this(count, Clock.positive(within, "time for replicas"));
-        }
-
-        /** Throws if the reply to WAIT shows that too few replicas have confirmed the grant. */
-        void check(String key, @Nullable Object reply) {
-            LockRefusedException.throwIfError(key, reply);
-            if (!(reply instanceof Long confirmed) || confirmed < count) {
-                throw new LockUnreplicatedException("only " + reply + " of " + count
-                        + " replicas have confirmed the grant of the lock " + key
-                        + " in time, and it was given back: check the replicas, and try again");
-            }
-        }
-    }
 
     LockRequest(LockwardClient client, List<String> keys) {
         this.client = client;
@@ -110,7 +97,8 @@ public final class LockRequest implements Cloneable {
 
     /** Sets the number of replicas for this lock, instead of the client's setting: see {@link LockwardClient.Builder#replicas}. */
     public LockRequest replicas(int count, Duration within) {
-        replicas = new Replicas(count, within);
+        replicasWithin = Clock.positive(within, "time for replicas");
+        replicas = count;
         return this;
     }
 

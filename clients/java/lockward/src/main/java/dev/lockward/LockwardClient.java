@@ -169,8 +169,8 @@ public final class LockwardClient implements AutoCloseable {
          * grant still has the lock when the replica becomes the primary.
          */
         public Builder replicas(int count, Duration within) {
-            LockRequest.Replicas wanted = new LockRequest.Replicas(count, within);
-            defaults = defaults.andThen(request -> request.replicas = wanted);
+            Clock.positive(within, "time for replicas");
+            defaults = defaults.andThen(request -> request.replicas(count, within));
             return this;
         }
 

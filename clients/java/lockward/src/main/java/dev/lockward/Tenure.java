@@ -377,16 +377,12 @@ final class Tenure {
             left = holds - 1;
             kept = left == 0 ? "ALL" : List.of("HOLDS", holdsAtServer() - 1);
             isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
-            if (!isDowngrade) {
-                // Drop the hold before the client sends the release: a renewal that the server denies after the release
-                // is no loss.
-                dropHold(isShared);
-            }
+            // Drop the hold before the client sends the release: a renewal that the server denies after the release is
+            // no loss.
+            dropHold(isShared);
         }
         // A writer that also has the read lock becomes a reader.
-        return (isDowngrade
-                        ? renew(0, Request.SHARED).whenComplete((downgraded, error) -> dropHold(isShared))
-                        : CompletableFuture.<Void>completedFuture(null))
+        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
