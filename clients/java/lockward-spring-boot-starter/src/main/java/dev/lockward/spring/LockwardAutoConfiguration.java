@@ -2,6 +2,7 @@ package dev.lockward.spring;
 
 import dev.lockward.LockwardClient;
 import io.lettuce.core.RedisURI;
+import org.springframework.beans.DirectFieldAccessor;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
@@ -9,12 +10,11 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandidate;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
-import org.springframework.boot.context.properties.bind.Binder;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.core.annotation.Order;
-import org.springframework.core.env.Environment;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
+import org.springframework.data.redis.connection.RedisStaticMasterReplicaConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
 /**
@@ -53,19 +53,20 @@ public class LockwardAutoConfiguration {
         @Bean
         LockwardClient lockwardClient(
                 RedisConnectionFactory connections,
-                Environment environment,
                 LockwardProperties properties,
                 ObjectProvider<LockwardClientCustomizer> customizers) {
-            // The connection factory does not tell these nodes, but says that its server is localhost.
-            boolean hasReplicas = Binder.get(environment)
-                    .bind("spring.data.redis.masterreplica.nodes", String[].class)
-                    .isBound();
+            // No method of the connection factory tells the nodes of a master and its replicas. The methods say that
+            // the
+            // server is localhost.
+            DirectFieldAccessor fields = new DirectFieldAccessor(connections);
+            boolean hasReplicas = fields.isReadableProperty("configuration")
+                    && fields.getPropertyValue("configuration") instanceof RedisStaticMasterReplicaConfiguration;
             if (!hasReplicas && connections instanceof LettuceConnectionFactory lettuce) {
                 return client(new LettuceConnections(lettuce).builder(), properties, customizers);
             }
             throw new IllegalStateException(
                     "lockward.uri is not set, and Spring Data Redis does not use Lettuce, or uses"
-                            + " spring.data.redis.masterreplica.nodes: "
+                            + " RedisStaticMasterReplicaConfiguration (spring.data.redis.masterreplica.nodes): "
                             + connections.getClass().getName());
         }
     }

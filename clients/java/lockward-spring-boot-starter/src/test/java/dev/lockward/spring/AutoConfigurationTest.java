@@ -32,6 +32,7 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.RedisSentinelConfiguration;
+import org.springframework.data.redis.connection.RedisStaticMasterReplicaConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceClientConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.RedisCredentialsProviderFactory;
@@ -127,8 +128,28 @@ class AutoConfigurationTest {
 
     @Test
     void nodesOfAMasterAndItsReplicasAreAnError() {
+        assumeTrue(
+                ClassUtils.isPresent(
+                        "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration", null),
+                "before Spring Boot 4 there is no such property");
         application
                 .withPropertyValues("spring.data.redis.masterreplica.nodes=one:1,two:2")
+                .run(context ->
+                        assertThat(context).getFailure().rootCause().hasMessageStartingWith("lockward.uri is not set"));
+    }
+
+    @Configuration
+    static class MasterAndReplicas {
+        @Bean
+        LettuceConnectionFactory connections() {
+            return new LettuceConnectionFactory(new RedisStaticMasterReplicaConfiguration("one"));
+        }
+    }
+
+    @Test
+    void aConnectionFactoryForAMasterAndItsReplicasIsAnError() {
+        application
+                .withUserConfiguration(MasterAndReplicas.class)
                 .run(context ->
                         assertThat(context).getFailure().rootCause().hasMessageStartingWith("lockward.uri is not set"));
     }
