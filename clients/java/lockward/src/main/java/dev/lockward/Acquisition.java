@@ -412,8 +412,7 @@ final class Acquisition {
             Supplier<Request> command =
                     () -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1, token);
             // Netty sends a request of its own thread before the queued requests of other threads. So another thread
-            // sends
-            // this release: it must not overtake a request of this acquisition.
+            // sends this release: it must not overtake a request of this acquisition.
             return CompletableFuture.supplyAsync(() -> release.ask(command), client.servers.timer)
                     .thenCompose(released -> released);
         }
