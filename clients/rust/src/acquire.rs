@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::request::Request;
-use crate::tenure::{Held, Tenure};
+use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
 use futures_util::future::{FutureExt, join_all};
 use redis::Value;
@@ -84,7 +84,7 @@ impl Lock {
             // If the program has named no owner, each attempt has a new owner. So a late release of an earlier attempt
             // cannot end a hold of this attempt.
             let owner = self.owner.clone().unwrap_or_else(|| self.client.unique_owner());
-            let is_own = |name: &OwnedKey| name.owner == owner && self.keys.contains(&name.key);
+            let is_own = |name: &OwnedKey| name.owner == owner && self.keys.binary_search(&name.key).is_ok();
             let attempted = self.attempt(&owner, is_first, limit).await;
             // After a failed attempt, wait for the replies to its releases, at most for `GIVE_UP_LIMIT`. If no server
             // answers, this wait is useless.
@@ -341,11 +341,13 @@ impl<'a> Acquire<'a> {
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
         let tenure = Tenure::new(&self.lock.client, self.lock.kind);
         let name = Arc::clone(&self.request.name);
-        tenure.add(Held { name, token, deadline: lease_end(granted, since) }, lease, since);
+        tenure.add(name, token, lease_end(granted, since), lease, since);
         if waits || granted != lease {
             self.request.replicas = self.lock.replicas;
             self.request.patience = self.lock.client.settings.patience;
-            tenure.renew_key(token, &mut self.request, 1).await?;
+            let deadline = tenure.renew_key(token, &mut self.request, 1).await?;
+            tenure.extend(Some(deadline));
+            tenure.check()?;
         }
         let reached = self.request.confirmed_by;
         if let Some((wanted, _)) = self.lock.replicas

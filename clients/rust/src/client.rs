@@ -9,7 +9,7 @@ use crate::lock::Lock;
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
-use crate::tenure::{Held, Tenure};
+use crate::tenure::Tenure;
 use crate::time::{from_now, lease_end};
 use std::sync::Arc;
 use std::time::Instant;
@@ -89,7 +89,7 @@ impl Client {
             // The client does not know when the other process renewed the lease last. So until the first renewal the
             // lease counts from now on.
             let now = Instant::now();
-            tenure.add(Held { name, token, deadline: lease_end(lease, now) }, lease, now);
+            tenure.add(name, token, lease_end(lease, now), lease, now);
         }
         let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);

@@ -2,17 +2,18 @@
 
 use crate::error::{Error, Loss};
 use redis::{Arg, Cmd, ToRedisArgs, Value, cmd};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A key and an owner. Most lock commands begin with these two arguments.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OwnedKey {
     pub(crate) key: Vec<u8>,
     pub(crate) owner: Vec<u8>,
 }
 
-/// Keys of one owner, and their tokens.
-pub(crate) type Tokens = Vec<(Arc<OwnedKey>, u64)>;
+/// Keys of one owner, sorted, and their tokens.
+pub(crate) type Tokens = BTreeMap<Arc<OwnedKey>, u64>;
 
 /// The largest number of slots.
 pub(crate) const MAX_SLOTS: u32 = 1_000_000;

@@ -1,12 +1,12 @@
 //! A lock that is held.
 
-use crate::commands::{Kind, Limit, MAX_SLOTS, Tokens, read};
+use crate::commands::{Kind, Limit, MAX_SLOTS, OwnedKey, Tokens, read};
 use crate::error::{Error, Loss};
 use crate::handle;
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
-use crate::tenure::{Held, LOSSES, State, Tenure};
+use crate::tenure::{LOSSES, State, Tenure};
 use crate::time::{FAR_FUTURE, from_now, until};
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
@@ -30,14 +30,13 @@ use tokio::time::timeout_at;
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     pub(crate) tenure: Arc<Tenure>,
-    /// The keys with their tokens, sorted by key.
     tokens: Tokens,
 }
 
 impl Guard {
     /// A guard without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
-        Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Vec::new() }
+        Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Tokens::new() }
     }
 
     /// Completes the guard when all keys are granted. From now on `is_renewed` decides whether the client renews the keys.
@@ -46,32 +45,33 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if a key is lost.
     pub(crate) fn complete(&mut self, hold_limit: Option<Duration>, is_renewed: bool) -> Result<(), Error> {
-        let keys = self.tenure.state().keys.into_iter();
-        self.tokens = keys.map(|held| (held.name, held.token)).collect();
+        self.tokens = self.tenure.state().keys;
         self.tenure.change(|state| {
             state.is_renewed = is_renewed;
             state.hold_end = hold_limit.zip(state.since).map(|(limit, since)| since + limit.min(FAR_FUTURE));
-            for held in &mut state.keys {
-                held.deadline = held.deadline.min(state.hold_end.unwrap_or(held.deadline));
-            }
+            state.deadline = state.deadline.min(state.hold_end.unwrap_or(state.deadline));
         });
         self.tenure.check()
     }
 
+    fn name(&self) -> Option<&Arc<OwnedKey>> {
+        self.tokens.keys().next()
+    }
+
     /// The key of the lock. If the guard has several keys, this is the first key in the order of their bytes.
     pub fn key(&self) -> &[u8] {
-        self.tokens.first().map_or(&[], |(name, _)| &name.key)
+        self.name().map_or(&[], |name| &name.key)
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        self.tokens.first().map_or(&[], |(name, _)| &name.owner)
+        self.name().map_or(&[], |name| &name.owner)
     }
 
     /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. If the
     /// guard has several keys, this is the token of the first key.
     pub fn token(&self) -> u64 {
-        self.tokens.first().map_or(0, |(_, token)| *token)
+        self.tokens.values().next().copied().unwrap_or_default()
     }
 
     /// The keys and their fencing tokens, sorted by key.
@@ -89,7 +89,7 @@ impl Guard {
     /// How long the lock is still held if the client does not renew the lease again. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
         let state = self.tenure.state.borrow();
-        if state.end.is_some() { Duration::ZERO } else { until(state.deadline()) }
+        if state.end.is_some() { Duration::ZERO } else { until(state.deadline) }
     }
 
     /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
@@ -114,7 +114,7 @@ impl Guard {
             loop {
                 let (checked, deadline) = {
                     let state = states.borrow_and_update();
-                    (state.check(), state.deadline())
+                    (state.check(), state.deadline)
                 };
                 if let Err(Error::Lost { loss, .. }) = checked {
                     return loss;
@@ -180,7 +180,7 @@ impl Guard {
     /// has run, and its reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         let Tenure { client, .. } = &*self.tenure;
-        let [(name, token)] = &self.tokens[..] else {
+        let (Some((name, token)), 1) = (self.tokens.first_key_value(), self.tokens.len()) else {
             return Err(Error::invalid("a guarded command needs a lock of one key"));
         };
         let cmd = name.guard(*token, command);
@@ -221,9 +221,9 @@ impl Guard {
         // When the client has sent a release, the server may end the tenure at any time. So end the tenure here first.
         let ended = self.end();
         let Tenure { client, .. } = &*self.tenure;
-        let keys = self.unreleased();
-        let releases = keys.iter().map(async |Held { name, token, deadline, .. }| {
-            let end = from_now(client.settings.patience).min(*deadline);
+        let (keys, deadline) = self.unreleased();
+        let end = from_now(client.settings.patience).min(deadline);
+        let releases = keys.iter().map(async |(name, token)| {
             let mut request = Request::new(client, name, end);
             request.is_release = true;
             let released = match request.repeat(&name.release(*token)).await {
@@ -239,10 +239,10 @@ impl Guard {
         ended.and(join_all(releases).await.into_iter().collect())
     }
 
-    /// The keys whose leases are not over by this process's clock.
-    fn unreleased(&self) -> Vec<Held> {
-        let now = Instant::now();
-        self.tenure.state().keys.into_iter().filter(|held| held.deadline > now).collect()
+    /// The keys that the server may still hold for the owner, and until when.
+    fn unreleased(&self) -> (Tokens, Instant) {
+        let State { keys, last_deadline, .. } = self.tenure.state();
+        (if last_deadline > Instant::now() { keys } else { Tokens::new() }, last_deadline)
     }
 
     fn end(&self) -> Result<(), Error> {
@@ -254,10 +254,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let _ = self.end();
-        for held in self.unreleased() {
-            let release = held.name.release(held.token);
-            let mut request = Request::new(&self.tenure.client, &held.name, held.deadline);
-            request.release_in_background(release);
+        let (keys, deadline) = self.unreleased();
+        for (name, token) in keys {
+            let mut request = Request::new(&self.tenure.client, &name, deadline);
+            request.release_in_background(name.release(token));
         }
     }
 }

@@ -5,15 +5,14 @@
 //! that the program named no weight.
 
 use crate::commands::{Kind, Limit, OwnedKey, Tokens};
-use std::sync::Arc;
 
-pub(crate) fn write(tokens: &[(Arc<OwnedKey>, u64)], lease: u64, Kind { limit, weight }: Kind) -> String {
+pub(crate) fn write(tokens: &Tokens, lease: u64, Kind { limit, weight }: Kind) -> String {
     let slots = match limit {
         Limit::Shared => 0,
         Limit::Exclusive => 1,
         Limit::Slots(slots) => slots,
     };
-    let owner = tokens.first().map(|(name, _)| to_hex(&name.owner)).unwrap_or_default();
+    let owner = tokens.keys().next().map(|name| to_hex(&name.owner)).unwrap_or_default();
     let keys = tokens.iter().map(|(name, token)| format!(":{}:{token}", to_hex(&name.key)));
     format!("{owner}:{lease}:{slots}:{}{}", weight.unwrap_or(0), keys.collect::<String>())
 }
@@ -34,7 +33,7 @@ pub(crate) fn parse(handle: &str) -> Option<(Tokens, u64, Kind)> {
     let tokens = keys.chunks(2).map(|pair| {
         let [key, token] = pair else { return None };
         let name = OwnedKey { key: from_hex(key)?, owner: from_hex(owner)? };
-        Some((Arc::new(name), token.parse().ok()?))
+        Some((name.into(), token.parse().ok()?))
     });
     Some((tokens.collect::<Option<_>>()?, lease.parse().ok()?, kind))
 }

@@ -5,7 +5,7 @@
 //! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 
-use crate::commands::{Kind, OwnedKey, read};
+use crate::commands::{Kind, OwnedKey, Tokens, read};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
@@ -32,8 +32,12 @@ pub(crate) struct Tenure {
 
 #[derive(Clone)]
 pub(crate) struct State {
-    /// The keys that the owner may still hold at the server, sorted.
-    pub(crate) keys: Vec<Held>,
+    /// The keys that the owner may still hold at the server.
+    pub(crate) keys: Tokens,
+    /// When the first lease ends by this process's clock, if the client does not renew the leases again.
+    pub(crate) deadline: Instant,
+    /// When the last lease ends at the latest.
+    pub(crate) last_deadline: Instant,
     pub(crate) kind: Kind,
     /// The kind before the last downgrade. If the server refuses the downgrade, this kind applies again.
     pub(crate) earlier_kind: Kind,
@@ -52,34 +56,18 @@ pub(crate) struct State {
     broken: watch::Receiver<()>,
 }
 
-/// A key that the server has granted.
-#[derive(Clone)]
-pub(crate) struct Held {
-    pub(crate) name: Arc<OwnedKey>,
-    pub(crate) token: u64,
-    /// When the lease ends by this process's clock, if the client does not renew the lease again.
-    pub(crate) deadline: Instant,
-}
-
 impl State {
-    /// When the first lease ends.
-    pub(crate) fn deadline(&self) -> Instant {
-        let first = self.keys.iter().map(|held| held.deadline).min();
-        first.unwrap_or_else(|| from_now(FAR_FUTURE))
-    }
-
     /// # Errors
     /// [`Error::Lost`] when the tenure is over.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let now = Instant::now();
-        let over = || self.keys.iter().find(|held| held.deadline <= now);
-        let end = self.end.clone().or_else(|| over().map(|held| held.name.lost_by(Loss::LeaseOver)));
+        let first = || self.keys.keys().next().filter(|_| self.deadline <= Instant::now());
+        let end = self.end.clone().or_else(|| first().map(|name| name.lost_by(Loss::LeaseOver)));
         end.map_or(Ok(()), Err)
     }
 
     /// When to renew next: when a third of the lease has passed. If a renewal has failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
-        let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline());
+        let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline);
         // The lease that ends at the hold limit is the last lease, so the client does not renew it.
         let is_last = self.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
         if self.keys.is_empty() || self.check().is_err() || is_last || !self.is_renewed {
@@ -96,7 +84,9 @@ impl Tenure {
     /// A tenure without keys. The caller adds the keys.
     pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
         let state = State {
-            keys: Vec::new(),
+            keys: Tokens::new(),
+            deadline: from_now(FAR_FUTURE),
+            last_deadline: Instant::now(),
             kind,
             earlier_kind: kind,
             lease: u64::MAX,
@@ -110,10 +100,12 @@ impl Tenure {
     }
 
     /// Adds a key. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
-    pub(crate) fn add(&self, held: Held, lease: u64, since: Instant) {
+    pub(crate) fn add(&self, name: Arc<OwnedKey>, token: u64, deadline: Instant, lease: u64, since: Instant) {
         self.state.send_modify(|state| {
+            state.keys.insert(name, token);
+            state.deadline = state.deadline.min(deadline);
+            state.last_deadline = state.last_deadline.max(deadline);
             (state.lease, state.since) = (state.lease.min(lease), state.since.max(Some(since)));
-            state.keys.push(held);
         });
     }
 
@@ -125,9 +117,10 @@ impl Tenure {
             if is_first {
                 state.broken = other.broken;
             }
-            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
             state.keys.extend(other.keys);
-            state.keys.sort_by(|one, other| one.name.key.cmp(&other.name.key));
+            state.deadline = state.deadline.min(other.deadline);
+            state.last_deadline = state.last_deadline.max(other.last_deadline);
+            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
         });
         if is_first {
             let (tenure, runtime) = (Arc::downgrade(self), self.client.runtime.clone());
@@ -176,7 +169,7 @@ impl Tenure {
 
     /// Removes a key that the server does not hold for the owner any more.
     pub(crate) fn forget(&self, name: &Arc<OwnedKey>) {
-        self.state.send_modify(|state| state.keys.retain(|held| !Arc::ptr_eq(&held.name, name)));
+        self.state.send_modify(|state| _ = state.keys.remove(name));
     }
 
     /// Changes a tenure that is not over.
@@ -187,12 +180,6 @@ impl Tenure {
                 change(state);
             }
             is_held
-        });
-    }
-
-    fn change_key(&self, name: &Arc<OwnedKey>, change: impl FnOnce(&mut Held)) {
-        self.change(|state| {
-            state.keys.iter_mut().find(|held| Arc::ptr_eq(&held.name, name)).map(change);
         });
     }
 
@@ -221,22 +208,37 @@ impl Tenure {
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
         let keys = self.state().keys;
-        let renewals = keys.iter().map(async |held| {
-            let mut request = Request::new(&self.client, &held.name, from_now(patience));
-            self.renew_key(held.token, &mut request, 6).await
+        let renewals = keys.iter().map(async |(name, token)| {
+            let mut request = Request::new(&self.client, name, from_now(patience));
+            self.renew_key(*token, &mut request, 6).await
         });
-        let renewed = join_all(renewals).await.into_iter().collect();
-        self.check().and(renewed)
+        let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
+        self.check()?;
+        self.extend(renewed?.into_iter().min());
+        self.check()
     }
 
-    /// Sets a new lease for the key of a request. The time limit of each attempt is the lease divided by `part`. The
-    /// attempts end when the lease ends, or when a limit of the request is reached.
+    /// Sets when the first lease ends, after all leases were renewed.
+    pub(crate) fn extend(&self, deadline: Option<Instant>) {
+        self.change(|state| {
+            state.deadline = deadline.into_iter().chain(state.hold_end).min().unwrap_or(state.deadline);
+        });
+    }
+
+    /// Sets a new lease for the key of a request, and returns when this lease ends. The time limit of each attempt is
+    /// the lease divided by `part`. The attempts end when the tenure's first lease ends, or when a limit of the request
+    /// is reached.
     ///
     /// # Errors
     /// [`Error::Lost`] when the tenure is over. If the tenure is not over, the error of the last attempt.
-    pub(crate) async fn renew_key(&self, token: u64, request: &mut Request, part: u64) -> Result<(), Error> {
+    pub(crate) async fn renew_key(
+        &self,
+        token: u64,
+        request: &mut Request,
+        part: u64,
+    ) -> Result<Instant, Error> {
         let name = Arc::clone(&request.name);
-        request.deadline = request.deadline.min(self.state.borrow().deadline());
+        request.deadline = request.deadline.min(self.state.borrow().deadline);
         let response_limit = self.client.settings.response_limit;
         let (mut deadline, mut asked_kind) = (Instant::now(), Kind::default());
         let renewed = request.ask(|longest_lease| {
@@ -249,7 +251,7 @@ impl Tenure {
             deadline = lease_end(lease, since);
             // If the new lease ends before the old lease, the new end applies from now on, because the server may set
             // the new lease even if its reply is lost.
-            self.change_key(&name, |held| held.deadline = held.deadline.min(deadline));
+            self.change(|state| state.deadline = state.deadline.min(deadline));
             let limit = Duration::from_millis((lease / part).saturating_add(1)).min(response_limit);
             Ok((name.renew(token, lease, kind), limit))
         });
@@ -264,7 +266,7 @@ impl Tenure {
             self.judge(&name, error, &LOSSES)
         });
         let _: u64 = read(renewed?)?;
-        self.change_key(&name, |held| held.deadline = deadline);
-        self.check()
+        self.change(|state| state.last_deadline = state.last_deadline.max(deadline));
+        Ok(deadline)
     }
 }

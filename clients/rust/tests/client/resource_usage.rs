@@ -115,3 +115,17 @@ async fn connections_of_many_waiters_close_soon_after_they_are_idle() {
     }
     eventually("they are closed", || observer.stat("clients", "connected_clients") <= 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_ten_thousand_keys_is_acquired_renewed_and_released() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let keys: Vec<String> = (0..rounds(10_000, 100_000)).map(|number| format!("k{number}")).collect();
+    let lock = client.locks(&keys).lease(LONG);
+    let guard = soon(lock.clone().acquire()).await.expect("a guard");
+    soon(guard.renew()).await.expect("a renewal");
+    soon(guard.release()).await.expect("a release");
+    drop(soon(lock.acquire()).await.expect("a guard"));
+    assert!(soon(client.close()).await);
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
