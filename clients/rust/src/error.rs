@@ -97,7 +97,10 @@ impl Error {
 
     pub(crate) fn refused(key: String, error: &RedisError) -> Self {
         let code = error.code().unwrap_or("ERR").to_owned();
-        let message = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        let mut message = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        if matches!(&*code, "MOVED" | "ASK") {
+            message += ": the server is a node of a cluster, so its URL must begin with redis+cluster://";
+        }
         Self::Refused { key, code, message }
     }
 

@@ -235,6 +235,7 @@ impl Request {
                     self.client.broken.send_replace(());
                 }
             }
+            "MOVED" | "ASK" if !self.client.is_cluster() => return true,
             _ => return true,
         }
         false

@@ -136,10 +136,14 @@ impl Inner {
     }
 
     fn slot(&self, key: &[u8]) -> Slot {
-        Slot::for_key(if matches!(self.address, Address::Cluster(_)) { key } else { &[] })
+        Slot::for_key(if self.is_cluster() { key } else { &[] })
     }
 
     /// The node that serves a key, as far as the client knows. The client may have to ask the Sentinels first.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.address, Address::Cluster(_))
+    }
+
     pub(crate) async fn node_for(self: &Arc<Self>, key: &[u8]) -> RedisResult<Arc<Node>> {
         let known = locked(&self.routes).get(&self.slot(key)).cloned();
         let node = match known {

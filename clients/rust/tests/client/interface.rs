@@ -4,7 +4,7 @@ use crate::{LONG, client, client_with, granted, soon, url};
 use lockward_client::redis::{Cmd, cmd};
 use lockward_client::redlock::Redlock;
 use lockward_client::{Address, Client, Error, Limit, Loss, Settings};
-use lockward_tests::{Fate, Proxy, Reply, Server, eventually, free_port};
+use lockward_tests::{Cluster, Fate, Proxy, Reply, Server, Setup, eventually, free_port};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -365,6 +365,22 @@ async fn a_database_that_the_server_does_not_have_is_refused() {
     {
         assert!(matches!(error, Some(Error::Refused { .. })), "{error:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_one_server_refuses_to_follow_a_redirection_of_a_cluster() {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let (owner, other) = cluster.owner_and_other("k");
+    let client = client_with(&url(other.port()), Settings::default().patience(LONG));
+    for error in
+        [soon(client.lock("k").acquire()).await.err(), soon(client.lead("k", async |_| ())).await.err()]
+    {
+        let error = error.expect("an error");
+        assert_eq!(error.code(), Some("MOVED"));
+        let text = error.to_string();
+        assert!(text.contains(&owner.port().to_string()) && text.contains("redis+cluster://"), "{text}");
+    }
+    assert!(soon(client.close()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
