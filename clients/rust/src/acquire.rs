@@ -14,6 +14,7 @@ use crate::commands::{Kind, OwnedKey, read};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
+use crate::replication::Replication;
 use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
@@ -106,14 +107,16 @@ impl Lock {
     /// keys stayed held while the call waits again for the lost key, this call and another caller could deadlock.
     async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
         let mut guard = Guard::new(&self.client, self.kind);
+        let tries_several = is_first && self.keys.len() > 1;
+        let together = self.replicas.filter(|_| tries_several).map(Replication::new);
         let acquisitions = self.keys.iter().map(async |key| {
             let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
-            let part = Acquire::run(self, name, limit, is_first).await?;
+            let part = Acquire::run(self, name, together.clone(), limit, is_first).await?;
             guard.tenure.join(&part);
             Ok(())
         });
         let all = async {
-            if is_first && self.keys.len() > 1 {
+            if tries_several {
                 // The attempt fails only after all tries have ended: a late *give up* of a try could end the next
                 // tenure of a named owner.
                 let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
@@ -219,6 +222,8 @@ impl Lock {
 /// the background.
 struct Acquire<'a> {
     lock: &'a Lock,
+    /// The pipelines that the tries of several keys share, if replicas must confirm the grants.
+    together: Option<Arc<Replication>>,
     /// The end of the wait.
     limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
@@ -232,7 +237,13 @@ struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     /// Acquires the key. `is_first` is true in the first attempt of the call.
-    async fn run(lock: &'a Lock, name: OwnedKey, limit: Instant, is_first: bool) -> Result<Tenure, Error> {
+    async fn run(
+        lock: &'a Lock,
+        name: OwnedKey,
+        together: Option<Arc<Replication>>,
+        limit: Instant,
+        is_first: bool,
+    ) -> Result<Tenure, Error> {
         let patience = lock.client.settings.patience;
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(&lock.client, &Arc::new(name), end);
@@ -240,7 +251,8 @@ impl<'a> Acquire<'a> {
         // A further attempt happens only after a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
-        let mut acquire = Self { lock, limit, lease, request, permit: None, leaves_something: false };
+        let mut acquire =
+            Self { lock, together, limit, lease, request, permit: None, leaves_something: false };
         match acquire.acquire(lock.only_tries(is_first)).await {
             // A server has answered during the call, so the lock was busy until the wait limit.
             Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
@@ -268,10 +280,8 @@ impl<'a> Acquire<'a> {
         let mut permit = pin!(lock.client.wait_permits.acquire());
         let (mut polls, mut waits) = (0, false);
         loop {
-            // WAIT concerns only the commands before it on the same connection, so the client must send ACQUIRE and WAIT
-            // on one connection. On the shared connection, WAIT would delay the commands of other calls.
-            self.request.is_alone = waits || lock.replicas.is_some();
-            self.request.replicas = lock.replicas.filter(|_| !waits);
+            self.request.is_alone = waits;
+            self.request.replication = self.replication().filter(|_| !waits);
             let (mut requested, mut is_last) = (Instant::now(), true);
             let lease = &mut self.lease;
             let asked = self.request.ask(|longest_lease| {
@@ -314,6 +324,7 @@ impl<'a> Acquire<'a> {
             if is_over {
                 return Err(Error::Busy { key: name.shown() });
             }
+            self.request.replication = None;
             // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.patience = FAR_FUTURE;
             self.request.deadline = limit + OVERTIME;
@@ -343,7 +354,7 @@ impl<'a> Acquire<'a> {
         let name = Arc::clone(&self.request.name);
         tenure.add(name, token, lease_end(granted, since), lease, since);
         if waits || granted != lease {
-            self.request.replicas = self.lock.replicas;
+            self.request.replication = self.replication();
             self.request.patience = self.lock.client.settings.patience;
             let deadline = tenure.renew_key(token, &mut self.request, 1).await?;
             tenure.extend(Some(deadline));
@@ -360,6 +371,12 @@ impl<'a> Acquire<'a> {
         Ok(tenure)
     }
 
+    /// The pipelines for the next request, if replicas must confirm the grant.
+    fn replication(&self) -> Option<Arc<Replication>> {
+        let replicas = self.lock.replicas;
+        replicas.map(|wanted| self.together.clone().unwrap_or_else(|| Replication::new(wanted)))
+    }
+
     fn is_late(&self) -> bool {
         until(self.limit).is_zero()
     }
@@ -373,11 +390,12 @@ impl Drop for Acquire<'_> {
             let limit = if is_named { GIVE_UP_LIMIT } else { self.lock.client.settings.patience };
             self.request.deadline = from_now(limit);
             let give_up = self.request.name.give_up();
-            let is_alone = self.request.is_alone;
-            if is_alone && self.request.replicas.is_none() {
-                // This line closes the connection, so the server notices that the waiter has left.
-                self.request.connection = None;
-            } else if is_alone && self.request.may_have_run {
+            if self.request.replication.is_none() {
+                if self.request.is_alone {
+                    // This line closes the connection, so the server notices that the waiter has left.
+                    self.request.connection = None;
+                }
+            } else if self.request.may_have_run {
                 // WAIT may delay the release on this connection, so the client also sends the release on the shared
                 // connection.
                 let mut beside = Request::new(&self.lock.client, &self.request.name, self.request.deadline);

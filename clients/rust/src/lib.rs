@@ -58,6 +58,7 @@ mod handle;
 mod lock;
 mod mutex;
 pub mod redlock;
+mod replication;
 mod request;
 mod servers;
 mod settings;

@@ -6,14 +6,16 @@
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
+use crate::replication::Replication;
 use crate::servers::{Awaited, Inner, Node, timed_out, within};
-use crate::time::{FAR_FUTURE, millis, pause_after, until};
+use crate::time::{FAR_FUTURE, pause_after, until};
 use futures_util::future::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pipe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::sleep;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout_at};
 
 /// The attempts of one call.
 pub(crate) struct Request {
@@ -37,9 +39,8 @@ pub(crate) struct Request {
     pub(crate) runs_once: bool,
     /// Whether the command is LOCK.RELEASE. The client repeats such a request after MISCONF.
     pub(crate) is_release: bool,
-    /// How many replicas must confirm the request, and within which time. The client sends WAIT after the request in
-    /// the same pipeline.
-    pub(crate) replicas: Option<(usize, Duration)>,
+    /// The pipelines that this request joins, if replicas must confirm the request.
+    pub(crate) replication: Option<Arc<Replication>>,
     /// How many replicas have confirmed the request.
     pub(crate) confirmed_by: usize,
     /// How many attempts have failed since the last reply.
@@ -67,7 +68,7 @@ impl Request {
             since: Instant::now(),
             runs_once: false,
             is_release: false,
-            replicas: None,
+            replication: None,
             confirmed_by: 0,
             failures: 0,
             is_answered: false,
@@ -98,9 +99,18 @@ impl Request {
         mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
     ) -> Result<Value, Error> {
         let mut longest_lease = u64::MAX;
+        // The confirmation of a wait uses the connection of the wait, so it needs no permit.
+        if let Some(replication) = self.replication.as_ref().filter(|_| !self.is_alone) {
+            let permits = Arc::clone(&self.client.replication_permits);
+            let permit = replication.permit.get_or_try_init(|| permits.acquire_owned());
+            if timeout_at(self.deadline.into(), permit).await.is_err() {
+                return Err(self.unreachable("other calls use all connections"));
+            }
+            self.since = Instant::now();
+        }
         loop {
             let (cmd, limit) = next(longest_lease)?;
-            let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
+            let time_for_replicas = self.replication.as_ref().map_or(Duration::ZERO, |each| each.wanted.1);
             let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
             self.is_sent = false;
             let replied = within(limit, self.exchange(&cmd)).await;
@@ -127,7 +137,7 @@ impl Request {
             // A request that waits for the lock ends here if it gets no connection of its own. Then the call polls. But
             // the client repeats a request with the command WAIT: polling does not help, because WAIT always needs a
             // connection of its own.
-            let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
+            let has_none = self.is_alone && !self.is_sent && self.replication.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
             if self.failures > 0 && !is_over {
@@ -138,8 +148,7 @@ impl Request {
             }
             self.failures += 1;
             if is_over || until(self.end()).is_zero() {
-                let cause = format!("{}: {error}", self.shown_address());
-                return Err(Error::Unreachable { key: self.name.shown(), cause });
+                return Err(self.unreachable(error));
             }
         }
     }
@@ -164,18 +173,27 @@ impl Request {
                 };
                 let before = pipeline.len();
                 pipeline.add_command(cmd.clone());
-                if let Some((count, within)) = self.replicas {
-                    // For WAIT, a time of 0 means no limit.
-                    pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
-                }
-                let own = self.is_alone.then(|| self.client.own(&node));
-                let opening = own.clone().unwrap_or_else(|| self.client.shared(&node));
+                let batch = self
+                    .replication
+                    .as_ref()
+                    .map(|replication| replication.join(&self.client, &node, pipeline.cmd_iter().cloned()));
+                let own = (batch.is_none() && self.is_alone).then(|| self.client.own(&node));
+                let joined = batch.as_ref().map(|(batch, _)| batch.connection.clone());
+                let opening = joined.or_else(|| own.clone()).unwrap_or_else(|| self.client.shared(&node));
                 let (node, connection) = self.connection.insert((node, opening));
                 let mut open = connection.clone().await?;
                 (self.is_sent, self.may_have_run) = (true, true);
-                let replies = open.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
-                node.keep_idle(own);
-                replies
+                if let Some((batch, before_batch)) = batch {
+                    // The other requests of the call join the pipeline before it is sent.
+                    yield_now().await;
+                    let replies = batch.replies.await?;
+                    let reply = replies.get(before_batch + before);
+                    reply.into_iter().chain(replies.last()).cloned().collect()
+                } else {
+                    let replies = open.send_packed_commands(&pipeline, before, 1).await?;
+                    node.keep_idle(own);
+                    replies
+                }
             }
         };
         let mut replies = replies.into_iter();
@@ -217,6 +235,7 @@ impl Request {
             return false;
         }
         match code {
+            "MOVED" | "ASK" if !self.client.is_cluster() => return true,
             "MOVED" => {
                 let target = self.client.redirect(error, node);
                 target.map(|target| self.client.assign(&self.name.key, &target));
@@ -235,18 +254,18 @@ impl Request {
                     self.client.broken.send_replace(());
                 }
             }
-            "MOVED" | "ASK" if !self.client.is_cluster() => return true,
             _ => return true,
         }
         false
     }
 
-    /// The address of the last attempt. If the client has found no server, these are the addresses that the program has
-    /// named.
-    fn shown_address(&self) -> String {
+    /// The error of a call that gets no reply. It names the address of the last attempt. If the client has found no server,
+    /// it names the addresses that the program has named.
+    fn unreachable(&self, why: impl std::fmt::Display) -> Error {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
-        servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ")
+        let servers = servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ");
+        Error::Unreachable { key: self.name.shown(), cause: format!("{servers}: {why}") }
     }
 
     /// The time after which there is no further attempt.

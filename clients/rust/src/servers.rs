@@ -46,6 +46,9 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     /// One permit for each connection that may wait in a queue.
     pub(crate) wait_permits: Semaphore,
+    /// One permit for each call that sends requests which replicas must confirm. These calls never wait for a lock while
+    /// they have such a permit, so they end even if all other permits belong to callers that wait for their locks.
+    pub(crate) replication_permits: Arc<Semaphore>,
     /// The releases that are in progress in the background.
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
     /// Changes when a shared connection breaks, and when another server has become the primary.
@@ -88,8 +91,10 @@ impl Inner {
         if address.servers().is_empty() {
             return Err(Error::invalid("the address names no server"));
         }
+        let permits = settings.waiting_connections.min(Semaphore::MAX_PERMITS);
         let client = Self {
-            wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
+            wait_permits: Semaphore::new(permits),
+            replication_permits: Arc::new(Semaphore::new(permits)),
             settings,
             runtime,
             releases: watch::Sender::default(),
@@ -135,15 +140,15 @@ impl Inner {
         }
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.address, Address::Cluster(_))
+    }
+
     fn slot(&self, key: &[u8]) -> Slot {
         Slot::for_key(if self.is_cluster() { key } else { &[] })
     }
 
     /// The node that serves a key, as far as the client knows. The client may have to ask the Sentinels first.
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.address, Address::Cluster(_))
-    }
-
     pub(crate) async fn node_for(self: &Arc<Self>, key: &[u8]) -> RedisResult<Arc<Node>> {
         let known = locked(&self.routes).get(&self.slot(key)).cloned();
         let node = match known {
