@@ -11,6 +11,7 @@ use crate::time::{FAR_FUTURE, from_now, until};
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
@@ -144,13 +145,16 @@ impl Guard {
     /// code `LIMIT`, and the lock keeps its limit. After any other error the next renewal repeats the downgrade, except
     /// after a loss. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        let earlier_kind = self.tenure.state().kind;
-        let weight = earlier_kind.weight;
+        let weight = self.tenure.state.borrow().kind.weight;
         // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
         let limit = if limit == Limit::Shared && weight.is_some() { Limit::Slots(MAX_SLOTS) } else { limit };
         let kind = Kind { limit, weight };
         kind.check()?;
-        self.tenure.change(|state| (state.kind, state.earlier_kind) = (kind, earlier_kind));
+        self.tenure.change(|state| {
+            if state.kind != kind {
+                state.other_kinds.push_front(replace(&mut state.kind, kind));
+            }
+        });
         self.renew().await
     }
 

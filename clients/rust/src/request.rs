@@ -103,7 +103,7 @@ impl Request {
         if let Some(replication) = self.replication.as_ref().filter(|_| !self.is_alone) {
             let permits = Arc::clone(&self.client.replication_permits);
             let permit = replication.permit.get_or_try_init(|| permits.acquire_owned());
-            if timeout_at(self.deadline.into(), permit).await.is_err() {
+            if timeout_at(self.end().into(), permit).await.is_err() {
                 return Err(self.unreachable("other calls use all connections"));
             }
             self.since = Instant::now();

@@ -48,8 +48,9 @@ impl Settings {
     /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
     /// process for one of these connections. Meanwhile they try to acquire their locks without waiting: first after 50
     /// milliseconds, then after pauses that double up to a second. Such a try succeeds when the lock is free and its
-    /// queue is empty. A call with [`replicas`](crate::Lock::replicas) has a connection of its own from the start. This
-    /// connection counts only while it waits.
+    /// queue is empty. Up to as many more connections serve calls with [`replicas`](crate::Lock::replicas) while they do
+    /// not wait for a lock. Further such calls wait for one of these connections, at most for the
+    /// [`patience`](Self::patience).
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting_connections: count.max(1), ..self }

@@ -11,6 +11,8 @@ use crate::request::Request;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, until};
 use futures_util::future::join_all;
+use std::collections::VecDeque;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -39,8 +41,9 @@ pub(crate) struct State {
     /// When the last lease ends at the latest.
     pub(crate) last_deadline: Instant,
     pub(crate) kind: Kind,
-    /// The kind before the last downgrade. If the server refuses the downgrade, this kind applies again.
-    pub(crate) earlier_kind: Kind,
+    /// Other kinds that the tenure may have at the server, after downgrades without a reply. If the server refuses a
+    /// renewal with `kind`, the next renewal names the first of them.
+    pub(crate) other_kinds: VecDeque<Kind>,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
     /// Whether the client renews the leases. This is always true while the client waits for further keys.
@@ -88,7 +91,7 @@ impl Tenure {
             deadline: from_now(FAR_FUTURE),
             last_deadline: Instant::now(),
             kind,
-            earlier_kind: kind,
+            other_kinds: VecDeque::new(),
             lease: u64::MAX,
             is_renewed: true,
             since: None,
@@ -258,15 +261,20 @@ impl Tenure {
         let renewed = renewed.await.map_err(|error| {
             if error.code() == Some("LIMIT") {
                 self.change(|state| {
-                    if state.kind == asked_kind {
-                        state.kind = state.earlier_kind;
+                    if state.kind == asked_kind
+                        && let Some(next) = state.other_kinds.pop_front()
+                    {
+                        state.other_kinds.push_back(replace(&mut state.kind, next));
                     }
                 });
             }
             self.judge(&name, error, &LOSSES)
         });
         let _: u64 = read(renewed?)?;
-        self.change(|state| state.last_deadline = state.last_deadline.max(deadline));
+        self.change(|state| {
+            state.last_deadline = state.last_deadline.max(deadline);
+            state.other_kinds.retain(|_| state.kind != asked_kind);
+        });
         Ok(deadline)
     }
 }

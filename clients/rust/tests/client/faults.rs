@@ -357,6 +357,29 @@ async fn a_dropped_downgrade_that_the_server_refuses_does_not_lose_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_downgrades_that_the_server_refuses_do_not_lose_the_lock() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), |_| Fate::Carried);
+    let client = client_with(&url(proxy.port()), Settings::default().response_limit(Duration::from_secs(1)));
+    let guard =
+        client.lock("k").slots(4).lease(Duration::from_millis(1_500)).acquire().await.expect("a guard");
+    proxy.set_plan(fates("LOCK.RENEW", std::iter::repeat(Fate::Held)));
+    {
+        let mut smaller = std::pin::pin!(guard.downgrade(Limit::Slots(2)));
+        assert!(smaller.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    let refused = tokio::spawn(async move { (guard.downgrade(Limit::Slots(3)).await, guard) });
+    eventually("the downgrades are on their way", || proxy.losses().held >= 1);
+    proxy.set_plan(|_| Fate::Carried);
+    let (refused, guard) = soon(refused).await.expect("no panic");
+    assert_eq!(refused.expect_err("an error").code(), Some("LIMIT"));
+    let mut observer = server.client();
+    eventually("it is held for two leases", || observer.holder("k").held_for > 3_000 || !guard.is_held());
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hold_limit_that_ends_during_a_downgrade_ends_the_call_as_lost() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), |_| Fate::Carried);
