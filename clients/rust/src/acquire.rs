@@ -352,7 +352,7 @@ impl<'a> Acquire<'a> {
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
         let tenure = Tenure::new(&self.lock.client, self.lock.kind);
         let name = Arc::clone(&self.request.name);
-        tenure.add(name, token, lease_end(granted, since), lease, since);
+        tenure.add(name, token, lease_end(granted, since), lease, Some(since));
         if waits || granted != lease {
             self.request.replication = self.replication();
             self.request.patience = self.lock.client.settings.patience;

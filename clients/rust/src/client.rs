@@ -1,7 +1,7 @@
 //! A client of one deployment.
 
 use crate::address::Address;
-use crate::commands::OwnedKey;
+use crate::commands::{Kind, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::handle;
@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
 use crate::tenure::Tenure;
-use crate::time::{from_now, lease_end};
+use crate::time::{FAR_FUTURE, from_now, lease_end};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,7 +58,9 @@ impl Client {
         let mut keys: Vec<_> = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
         keys.sort();
         keys.dedup();
-        Lock::new(&self.inner, keys)
+        let (client, kind, wait) = (Arc::clone(&self.inner), Kind::default(), FAR_FUTURE);
+        let (lease, hold_limit, replicas, owner) = (None, None, None, None);
+        Lock { client, keys, kind, lease, is_renewed: true, hold_limit, wait, replicas, owner }
     }
 
     /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
@@ -89,7 +91,7 @@ impl Client {
             // The client does not know when the other process renewed the lease last. So until the first renewal the
             // lease counts from now on.
             let now = Instant::now();
-            tenure.add(name, token, lease_end(lease, now), lease, now);
+            tenure.add(name, token, lease_end(lease, now), lease, Some(now));
         }
         let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);

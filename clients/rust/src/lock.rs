@@ -3,7 +3,7 @@
 use crate::commands::{Kind, Limit};
 use crate::error::Error;
 use crate::servers::Inner;
-use crate::time::{FAR_FUTURE, millis};
+use crate::time::millis;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,13 +33,6 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// A request with the default options.
-    pub(crate) fn new(client: &Arc<Inner>, keys: Vec<Vec<u8>>) -> Self {
-        let (client, kind, wait) = (Arc::clone(client), Kind::default(), FAR_FUTURE);
-        let (lease, hold_limit, replicas, owner) = (None, None, None, None);
-        Self { client, keys, kind, lease, is_renewed: true, hold_limit, wait, replicas, owner }
-    }
-
     /// Acquires a read lock: all owners that ask for a shared lock may hold the lock together.
     pub fn shared(mut self) -> Self {
         self.kind.limit = Limit::Shared;

@@ -14,7 +14,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pipe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout_at};
 
 /// The attempts of one call.
@@ -173,25 +172,22 @@ impl Request {
                 };
                 let before = pipeline.len();
                 pipeline.add_command(cmd.clone());
-                let batch = self
-                    .replication
-                    .as_ref()
-                    .map(|replication| replication.join(&self.client, &node, pipeline.cmd_iter().cloned()));
-                let own = (batch.is_none() && self.is_alone).then(|| self.client.own(&node));
-                let joined = batch.as_ref().map(|(batch, _)| batch.connection.clone());
-                let opening = joined.or_else(|| own.clone()).unwrap_or_else(|| self.client.shared(&node));
+                let joined = self.replication.as_ref().map(|each| each.join(&self.client, &node, &pipeline));
+                let opening = match &joined {
+                    Some((opening, _)) => opening.clone(),
+                    None if self.is_alone => self.client.own(&node),
+                    None => self.client.shared(&node),
+                };
                 let (node, connection) = self.connection.insert((node, opening));
                 let mut open = connection.clone().await?;
                 (self.is_sent, self.may_have_run) = (true, true);
-                if let Some((batch, before_batch)) = batch {
-                    // The other requests of the call join the pipeline before it is sent.
-                    yield_now().await;
-                    let replies = batch.replies.await?;
-                    let reply = replies.get(before_batch + before);
-                    reply.into_iter().chain(replies.last()).cloned().collect()
+                if let Some((_, replies)) = joined {
+                    replies.await?
                 } else {
                     let replies = open.send_packed_commands(&pipeline, before, 1).await?;
-                    node.keep_idle(own);
+                    if self.is_alone {
+                        node.keep_idle(connection.clone());
+                    }
                     replies
                 }
             }

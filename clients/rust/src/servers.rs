@@ -78,9 +78,9 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Keeps the connection, if there is one, for the next waiter.
-    pub(crate) fn keep_idle(&self, connection: Option<Awaited<MultiplexedConnection>>) {
-        locked(&self.idle).extend(connection.map(|connection| (Instant::now(), connection)));
+    /// Keeps the connection for the next waiter.
+    pub(crate) fn keep_idle(&self, connection: Awaited<MultiplexedConnection>) {
+        locked(&self.idle).push((Instant::now(), connection));
     }
 }
 

@@ -55,8 +55,6 @@ pub(crate) struct State {
     pub(crate) hold_end: Option<Instant>,
     /// How the tenure was lost: [`Error::Lost`].
     pub(crate) end: Option<Error>,
-    /// Changes when the client loses a connection after the first grant.
-    broken: watch::Receiver<()>,
 }
 
 impl State {
@@ -97,40 +95,40 @@ impl Tenure {
             since: None,
             hold_end: None,
             end: None,
-            broken: client.broken.subscribe(),
         };
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
     /// Adds a key. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
-    pub(crate) fn add(&self, name: Arc<OwnedKey>, token: u64, deadline: Instant, lease: u64, since: Instant) {
+    pub(crate) fn add(
+        &self,
+        name: Arc<OwnedKey>,
+        token: u64,
+        deadline: Instant,
+        lease: u64,
+        since: Option<Instant>,
+    ) {
         self.state.send_modify(|state| {
             state.keys.insert(name, token);
             state.deadline = state.deadline.min(deadline);
             state.last_deadline = state.last_deadline.max(deadline);
-            (state.lease, state.since) = (state.lease.min(lease), state.since.max(Some(since)));
+            (state.lease, state.since) = (state.lease.min(lease), state.since.max(since));
         });
     }
 
     /// Adds the keys of another tenure. The first call begins the renewals in the background.
     pub(crate) fn join(self: &Arc<Self>, other: &Self) {
         let other = other.state();
-        let is_first = self.state.borrow().keys.is_empty();
-        self.state.send_modify(|state| {
-            if is_first {
-                state.broken = other.broken;
-            }
-            state.keys.extend(other.keys);
-            state.deadline = state.deadline.min(other.deadline);
-            state.last_deadline = state.last_deadline.max(other.last_deadline);
-            (state.lease, state.since) = (state.lease.min(other.lease), state.since.max(other.since));
-        });
-        if is_first {
+        if self.state.borrow().keys.is_empty() {
             let (tenure, runtime) = (Arc::downgrade(self), self.client.runtime.clone());
+            let breaks = self.client.broken.subscribe();
             self.client.begin_soon(move || {
                 // Most tenures have ended by now, so they need no task.
-                tenure.upgrade().map(|tenure| runtime.spawn(tenure.renew_until_over()));
+                tenure.upgrade().map(|tenure| runtime.spawn(tenure.renew_until_over(breaks)));
             });
+        }
+        for (name, token) in other.keys {
+            self.add(name, token, other.deadline, other.lease, other.since);
         }
     }
 
@@ -186,9 +184,9 @@ impl Tenure {
         });
     }
 
-    /// Renews the leases until the tenure is over.
-    async fn renew_until_over(self: Arc<Self>) {
-        let (mut changes, mut breaks) = (self.state.subscribe(), self.state().broken);
+    /// Renews the leases until the tenure is over. `breaks` changes when the client loses a connection.
+    async fn renew_until_over(self: Arc<Self>, mut breaks: watch::Receiver<()>) {
+        let mut changes = self.state.subscribe();
         loop {
             changes.mark_unchanged();
             let next = self.state.borrow().next_renewal();

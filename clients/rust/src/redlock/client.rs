@@ -34,6 +34,26 @@ pub(super) struct Voter {
     pub(super) is_unreachable: AtomicBool,
 }
 
+/// Waits until `needed` of the calls have succeeded.
+///
+/// # Errors
+/// The errors of the other calls, if fewer calls succeed.
+pub(super) async fn successes(
+    needed: usize,
+    calls: impl IntoIterator<Item = impl Future<Output = Result<(), Error>>>,
+) -> Result<(), Vec<Error>> {
+    let mut replies: FuturesUnordered<_> = calls.into_iter().collect();
+    let (mut succeeded, mut failures) = (0, Vec::new());
+    while succeeded < needed {
+        match replies.next().await {
+            Some(Ok(())) => succeeded += 1,
+            Some(Err(error)) => failures.push(error),
+            None => return Err(failures),
+        }
+    }
+    Ok(())
+}
+
 impl Redlock {
     /// Creates a client for the servers at these URLs, and waits until a majority of them answers. [`Address`]
     /// describes the forms of a URL. A server that is named twice has one vote. A server that does not answer within
@@ -46,17 +66,8 @@ impl Redlock {
         let addresses = urls.iter().map(|url| url.as_ref().parse()).collect::<Result<Vec<_>, _>>()?;
         let redlock = Self::new(addresses, Settings::default().response_limit(RESPONSE_LIMIT))?;
         let end = from_now(redlock.patience);
-        let mut replies: FuturesUnordered<_> =
-            redlock.voters.iter().map(|voter| voter.client.reach(end)).collect();
-        let mut failures = Vec::new();
-        while let Some(reply) = replies.next().await {
-            failures.extend(reply.err());
-            if replies.len() + failures.len() == redlock.spare() {
-                failures.clear();
-                break;
-            }
-        }
-        drop(replies);
+        let replies = redlock.voters.iter().map(|voter| voter.client.reach(end));
+        let failures = successes(redlock.majority(), replies).await.err().unwrap_or_default();
         redlock.error_without_majority(failures).map_or(Ok(redlock), Err)
     }
 

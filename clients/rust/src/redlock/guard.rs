@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Loss};
 use crate::guard::Guard as ServerGuard;
+use crate::redlock::client::successes;
 use crate::redlock::majority::Majority;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,19 +96,11 @@ impl Guard {
     pub async fn renew(&self) -> Result<(), Error> {
         let majority = self.majority();
         majority.check()?;
-        let mut replies: FuturesUnordered<_> =
-            majority.votes().into_iter().map(|vote| async move { vote.renew().await }).collect();
-        let (mut renewed, mut failure) = (0, Ok(()));
-        while renewed < majority.needed
-            && let Some(reply) = replies.next().await
-        {
-            match reply {
-                Ok(()) => renewed += 1,
-                Err(error) => failure = Err(Error::NoMajority(Box::new(error))),
-            }
-        }
+        let renewals = majority.votes().into_iter().map(|vote| async move { vote.renew().await });
+        let renewed = successes(majority.needed, renewals).await;
         majority.check()?;
-        if renewed < majority.needed { failure } else { Ok(()) }
+        let failure = renewed.err().and_then(|mut failures| failures.pop());
+        failure.map_or(Ok(()), |error| Err(Error::NoMajority(Box::new(error))))
     }
 
     /// Releases the guard's hold. If this is the last guard, the client releases the lock at all servers, and this
@@ -123,23 +115,16 @@ impl Guard {
         let majority = Arc::clone(self.majority());
         majority.check()?;
         let Some(_last) = Arc::into_inner(self.tenure) else { return Ok(()) };
-        let votes = majority.end(Loss::Released).into_iter().filter_map(Arc::into_inner);
-        let mut replies: FuturesUnordered<_> = votes.map(ServerGuard::release).collect();
-        let (mut released, mut unknown, mut no_reply, mut loss) = (0, 0, None, Loss::LeaseOver);
-        while let Some(reply) = replies.next().await {
-            match reply {
-                Ok(()) => released += 1,
-                Err(Error::Lost { loss: reason, .. }) => loss = reason,
-                Err(error) => (unknown, no_reply) = (unknown + 1, Some(error)),
-            }
-            if released == majority.needed {
-                return Ok(());
-            }
-        }
-        match no_reply {
+        let votes: Vec<_> = majority.end(Loss::Released).into_iter().filter_map(Arc::into_inner).collect();
+        let count = votes.len();
+        let releases = votes.into_iter().map(ServerGuard::release);
+        let Err(failures) = successes(majority.needed, releases).await else { return Ok(()) };
+        let (mut lost, mut unknown): (Vec<_>, Vec<_>) =
+            failures.into_iter().partition(|error| matches!(error, Error::Lost { .. }));
+        match unknown.pop() {
             // A server that did not answer may have kept its tenure, so this guard may have had a majority until now.
-            Some(error) if released + unknown >= majority.needed => Err(Error::NoMajority(Box::new(error))),
-            _ => Err(majority.lost_by(loss)),
+            Some(error) if count - lost.len() >= majority.needed => Err(Error::NoMajority(Box::new(error))),
+            _ => Err(lost.pop().unwrap_or_else(|| majority.lost_by(Loss::LeaseOver))),
         }
     }
 }
