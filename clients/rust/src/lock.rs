@@ -81,8 +81,9 @@ impl Lock {
     }
 
     /// The name of the owner: 1 to 1,024 bytes, but not `*`. All callers that use this name, in any process, are one
-    /// owner. When one of these callers releases the lock, the lock is released for all of them. Name the owner if a
-    /// program must acquire its lock again after a crash. If a release by this owner is still in progress in the
+    /// owner. When one of these callers releases the lock, or its acquisition fails or is dropped, the lock is released
+    /// for all of them. These callers must name the same lease, because a renewal by one of them sets the lease for all
+    /// of them. Name the owner if a program must acquire its lock again after a crash. If a release by this owner is still in progress in the
     /// background, [`acquire`](Self::acquire) first waits until this release has ended. By default, each acquisition
     /// has its own owner.
     pub fn owner(self, owner: impl AsRef<[u8]>) -> Self {

@@ -16,10 +16,13 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 /// The bounds of the pause after a renewal that has failed.
 const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+
+/// The longest pause after any renewal.
+const PAUSE_AFTER_RENEWAL: Duration = Duration::from_millis(50);
 
 /// The errors that say that the owner does not hold the key.
 pub(crate) const LOSSES: [&str; 3] = ["NOTHELD", "HOLDS", "WRONGTYPE"];
@@ -199,6 +202,10 @@ impl Tenure {
             // This loop ignores the result. If the renewal finds a loss, the tenure's state has the error. After any
             // other error this loop renews the tenure again.
             let _ = self.renew(FAR_FUTURE).await;
+            // A server may close the connection after each reply. Without this pause the client would then send renewals
+            // without a break.
+            let lease = Duration::from_millis(self.state.borrow().lease);
+            sleep((lease / 20).min(PAUSE_AFTER_RENEWAL)).await;
         }
     }
 

@@ -40,7 +40,7 @@ async fn polled<T>(future: impl Future<Output = T>, times: usize, when: DropWhen
 }
 
 /// Locks with different options.
-fn variants(client: &Client) -> [Lock; 6] {
+fn variants(client: &Client) -> [Lock; 7] {
     let lock = client.lock("k").lease(LONG).wait(Duration::from_secs(60));
     let several = client.locks(["a", "k"]).lease(LONG).wait(Duration::from_secs(60));
     [
@@ -49,6 +49,7 @@ fn variants(client: &Client) -> [Lock; 6] {
         lock.clone().wait(Duration::ZERO),
         lock.replicas(0, LONG / 2),
         several.clone(),
+        several.clone().replicas(0, LONG / 2),
         several.owner("me"),
     ]
 }

@@ -5,7 +5,7 @@ use lockward_client::redis::cmd;
 use lockward_client::{Client, Error, Limit, Settings};
 use lockward_tests::{Fate, Listener, Proxy, Reply, Sentinels, Server, decode, eventually};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -178,6 +178,32 @@ async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     let sentinels = format!("redis+sentinel://127.0.0.1:{}/locks", silent.port());
     let failed = soon(client_with(&sentinels, hasty()).lock("k").try_acquire()).await.expect_err("an error");
     assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_closes_the_connection_after_each_renewal_gets_few_renewals() {
+    let renewals = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&renewals);
+    let server = Listener::start(move |stream| {
+        let (counted, mut closing) = (Arc::clone(&counted), stream.try_clone().expect("a stream"));
+        std::thread::spawn(move || {
+            serve(stream, |words| match &*words[0] {
+                "LOCK.ACQUIRE" => b"*3\r\n:7\r\n:1\r\n:1000\r\n".to_vec(),
+                "LOCK.RENEW" => {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    let sent = closing.write_all(b":7\r\n").and_then(|()| closing.shutdown(Shutdown::Both));
+                    sent.map(|()| Vec::new()).unwrap_or_default()
+                }
+                _ => b":0\r\n".to_vec(),
+            })
+        });
+    });
+    let client = client_with(&url(server.port()), Settings::default());
+    let lock = client.lock("k").lease(Duration::from_secs(1)).hold_limit(Duration::from_secs(3));
+    let guard = lock.acquire().await.expect("a guard");
+    soon(guard.lost()).await;
+    let renewals = renewals.load(Ordering::Relaxed);
+    assert!((3..200).contains(&renewals), "{renewals} renewals");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! How many requests, connections, tasks and bytes a client uses.
 
-use crate::{LONG, calls, client, client_with, soon, url};
+use crate::{LONG, calls, client, client_with, granted, soon, url};
 use lockward_client::{Error, Guard, Settings};
 use lockward_tests::{Fate, Proxy, Server, eventually, rounds};
 use std::sync::{Arc, Mutex};
@@ -165,6 +165,23 @@ async fn callers_that_need_replicas_share_a_limited_number_of_connections() {
     assert_eq!(observer.call("DBSIZE").int(), 0);
     let connections = observer.stat("stats", "total_connections_received");
     assert!(connections <= 10, "{connections} connections");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_wait_leave_a_connection_to_callers_that_need_replicas() {
+    let server = Server::start();
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(1));
+    let replicated = |key| client.lock(key).lease(LONG).replicas(0, LONG / 2);
+    let guard = soon(replicated("k").acquire()).await.expect("a guard");
+    let waiter = tokio::spawn(replicated("k").acquire());
+    server.client().see_waiters("k", 1);
+    let polling = tokio::spawn(replicated("k").acquire());
+    let several = client.locks(["l", "m"]).replicas(0, LONG / 2).hold_limit(Duration::from_secs(20));
+    soon(several.acquire()).await.expect("a guard").release().await.expect("a release");
+    guard.release().await.expect("a release");
+    for caller in [waiter, polling] {
+        granted(caller).await.release().await.expect("a release");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
