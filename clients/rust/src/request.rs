@@ -287,9 +287,12 @@ impl Request {
             request.early_replies = Some(replies);
         }
         client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
+        // The connection stays open until the release has ended, and so the call keeps its permit.
+        let replication = self.replication.take();
         // Timers are created inside the task, because the caller may be outside a runtime.
         self.client.runtime.spawn(async move {
             let _ = request.repeat(&release).await;
+            drop(replication);
             client.releases.send_modify(|releases| {
                 let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
                 done.map(|done| releases.swap_remove(done));

@@ -185,6 +185,23 @@ async fn callers_that_wait_leave_a_connection_to_callers_that_need_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn dropped_calls_that_need_replicas_keep_a_limited_number_of_connections() {
+    let server = Server::start();
+    let client = client_with(&url(server.port()), Settings::default().waiting_connections(5));
+    let mut observer = server.client();
+    for number in 0..100 {
+        let lock = client.lock(format!("k{number}")).lease(LONG).replicas(1, LONG / 2);
+        let trying = tokio::time::timeout(Duration::from_millis(10), lock.try_acquire());
+        trying.await.expect_err("it waits for the replica");
+        let connections = observer.stat("clients", "connected_clients");
+        // The observer, the shared connection, and a connection that is being closed.
+        assert!(connections <= 5 + 3, "{connections} connections");
+    }
+    assert!(soon(client.close()).await);
+    assert_eq!(observer.call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_of_ten_thousand_keys_is_acquired_renewed_and_released() {
     let server = Server::start();
     let client = client(&server).await;
