@@ -357,8 +357,7 @@ impl<'a> Acquire<'a> {
             self.request.replication = self.replication();
             self.request.patience = self.lock.client.settings.patience;
             let deadline = tenure.renew_key(token, &mut self.request, 1).await?;
-            tenure.extend(Some(deadline));
-            tenure.check()?;
+            tenure.extend(&[deadline])?;
         }
         let reached = self.request.confirmed_by;
         if let Some((wanted, _)) = self.lock.replicas

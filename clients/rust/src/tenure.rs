@@ -222,15 +222,23 @@ impl Tenure {
         });
         let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
         self.check()?;
-        self.extend(renewed?.into_iter().min());
-        self.check()
+        self.extend(&renewed?)
     }
 
-    /// Sets when the first lease ends, after all leases were renewed.
-    pub(crate) fn extend(&self, deadline: Option<Instant>) {
+    /// Sets when the first lease ends, after the client has renewed all leases. `deadlines` are the ends of the new
+    /// leases. If the client has acquired a further key during the renewals, its lease may end earlier, so nothing
+    /// changes.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the tenure is over.
+    pub(crate) fn extend(&self, deadlines: &[Instant]) -> Result<(), Error> {
         self.change(|state| {
-            state.deadline = deadline.into_iter().chain(state.hold_end).min().unwrap_or(state.deadline);
+            if deadlines.len() == state.keys.len() {
+                let ends = deadlines.iter().copied().chain(state.hold_end);
+                state.deadline = ends.min().unwrap_or(state.deadline);
+            }
         });
+        self.check()
     }
 
     /// Sets a new lease for the key of a request, and returns when this lease ends. The time limit of each attempt is
