@@ -273,8 +273,7 @@ impl<'a> Acquire<'a> {
         if lock.owner.is_some()
             && !lock.client.releases_end(self.request.end(), |other| *other == *name).await
         {
-            let cause = "an earlier release of this owner has had no reply".to_owned();
-            return Err(Error::Unreachable { key: name.shown(), cause });
+            return Err(self.request.unreachable("an earlier release of this owner has had no reply"));
         }
         // While this call polls, this future keeps the call's place among the callers that want a permit.
         let mut permit = pin!(lock.client.wait_permits.acquire());

@@ -257,7 +257,7 @@ impl Request {
 
     /// The error of a call that gets no reply. It names the address of the last attempt. If the client has found no server,
     /// it names the addresses that the program has named.
-    fn unreachable(&self, why: impl std::fmt::Display) -> Error {
+    pub(crate) fn unreachable(&self, why: impl std::fmt::Display) -> Error {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
         let servers = servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ");

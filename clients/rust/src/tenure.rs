@@ -1,7 +1,7 @@
 //! A tenure of one key, or of several keys as one lock: its state in this process, and its renewals.
 //!
-//! No timer ends a lease: each check of a tenure compares the deadlines of its leases with the clock. So a lease ends
-//! on time even if no task runs. Each tenure has a task that renews its leases. All renewals to a server share one
+//! No timer ends a lease: each check of a tenure compares the end of its first lease with the clock. So a lease ends on
+//! time even if no task runs. Each tenure has a task that renews its leases. All renewals to a server share one
 //! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 

@@ -613,3 +613,24 @@ async fn a_node_that_a_redirection_names_is_asked_before_a_silent_node() {
     seed.freeze();
     client.lock(second).try_acquire().await.expect("a guard").release().await.expect("a release");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_keys_that_need_replicas_follow_a_slot_that_moves() {
+    let cluster = Cluster::start_without_replicas(Setup::new());
+    let (from, to) = cluster.owner_and_other("k");
+    let client = client_with(&format!("redis+cluster://127.0.0.1:{}", from.port()), Settings::default());
+    let stays = client.lock("{k}stays").lease(LONG).acquire().await.expect("a guard");
+    let moving = cluster.begin_to_move(slot_of("k"), to);
+    let keys: Vec<String> = (0..50).map(|number| format!("{{k}}{number}")).collect();
+    let lock = client.locks(&keys).lease(LONG).replicas(0, LONG / 2);
+    let guard = soon(lock.clone().acquire()).await.expect("a guard");
+    // The target redirects commands without ASKING, so its keys are counted.
+    assert_eq!(to.client().call("DBSIZE").int(), 50);
+    assert_eq!(from.client().call("DBSIZE").int(), 1);
+    soon(guard.release()).await.expect("a release");
+    moving.carry_all();
+    moving.end();
+    soon(lock.acquire()).await.expect("a guard").release().await.expect("a release");
+    stays.release().await.expect("a release");
+    assert_eq!(to.client().call("DBSIZE").int(), 0);
+}
