@@ -142,8 +142,8 @@ impl Guard {
     ///
     /// # Errors
     /// The errors of [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`] with the
-    /// code `LIMIT`, and the lock keeps its limit. After any other error the next renewal repeats the downgrade, except
-    /// after a loss. The next renewal also repeats the downgrade if the future is dropped.
+    /// code `LIMIT` or `ERR`, and the lock keeps its limit. After any other error the next renewal repeats the
+    /// downgrade, except after a loss. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
         let weight = self.tenure.state.borrow().kind.weight;
         // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.

@@ -272,7 +272,7 @@ impl Tenure {
             Ok((name.renew(token, lease, kind), limit))
         });
         let renewed = renewed.await.map_err(|error| {
-            if error.code() == Some("LIMIT") {
+            if matches!(error.code(), Some("LIMIT" | "ERR")) {
                 self.change(|state| {
                     if state.kind == asked_kind
                         && let Some(next) = state.other_kinds.pop_front()

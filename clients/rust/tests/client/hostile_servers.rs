@@ -207,6 +207,40 @@ async fn a_server_that_closes_the_connection_after_each_renewal_gets_few_renewal
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_without_a_reply_that_is_refused_later_keeps_the_lock() {
+    for code in ["LIMIT", "ERR"] {
+        let renewals = Arc::new(AtomicU64::new(0));
+        let (counted, mut downgrades) = (Arc::clone(&renewals), 0);
+        let server = play(move |words| match &*words[0] {
+            "LOCK.ACQUIRE" => b"*3\r\n:7\r\n:1\r\n:1500\r\n".to_vec(),
+            "LOCK.RENEW" if words.last().is_some_and(|slots| slots == "2") => {
+                downgrades += 1;
+                let refusal = format!("-{code} no\r\n").into_bytes();
+                if downgrades == 1 { Vec::new() } else { refusal }
+            }
+            "LOCK.RENEW" => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                b":7\r\n".to_vec()
+            }
+            _ => b":0\r\n".to_vec(),
+        });
+        let client = client_with(&url(server.port()), hasty());
+        let lock = client.lock("k").slots(4).lease(Duration::from_millis(1_500));
+        let guard = lock.acquire().await.expect("a guard");
+        assert!(
+            soon(async { tokio::time::timeout(Duration::ZERO, guard.downgrade(Limit::Slots(2))).await })
+                .await
+                .is_err()
+        );
+        eventually("it is renewed with its kind", || {
+            renewals.load(Ordering::Relaxed) > 2 || !guard.is_held()
+        });
+        assert!(guard.is_held(), "{code}");
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_changes_during_a_confirmation_leads_to_a_wait_at_the_new_primary() {
     let (former, primary) = (Server::start(), Server::start());
     let proxy = Proxy::start_two_way(former.port());
