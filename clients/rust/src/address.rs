@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 ///
 /// | URL | meaning |
 /// | --- | --- |
-/// | `redis://[user:password@]host[:port][/db]`, `unix:///path` | One server. |
+/// | `redis://[user:password@]host[:port][/db]`, `unix:///path` | One server that is not a node of a cluster. |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port],.../name[/db]` | The primary that Sentinels know by `name`. User, password and database are for the primary. If the Sentinels also need a password, use [`Address::Sentinels`]. |
 /// | `redis+cluster://[user:password@]host[:port],host[:port],...` | A cluster. The hosts are some of its nodes. |
 ///
@@ -20,7 +20,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 /// ```
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// One server.
+    /// One server that is not a node of a cluster.
     Server(ConnectionInfo),
     /// The primary that Sentinels know by a name.
     Sentinels {
