@@ -463,7 +463,7 @@ def test_the_patience_may_be_infinite(client: redis.Redis) -> None:
     eventually(lambda: outcomes == ["released"])
 
 
-@pytest.mark.parametrize("state", ["held", "busy"])
+@pytest.mark.parametrize("state", ["held", "busy", "free"])
 def test_an_interruption_leaves_no_caller_in_a_queue(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
@@ -474,12 +474,16 @@ def test_an_interruption_leaves_no_caller_in_a_queue(
         assert lock.acquire()
         [holding] = lock._local.__dict__.values()
         queue = holding.turns
-    else:
+    elif state == "busy":
         assert lockward.Lock(client, "a").acquire(blocking=False)
         queue = runtime.turns
+    else:
+        queue = runtime._turns.setdefault((None, False), {})
     left: list[Any] = []
 
     def interrupt(turn: Turn) -> bool:
+        if turn._queue is not queue:
+            return has_begun(turn)
         monkeypatch.undo()
         has_begun(turn)
         left.extend(queue)

@@ -16,6 +16,7 @@ from conftest import InLoop, calls, eventually, eventually_in_loop, held_for, ho
 import lockward
 import lockward.asyncio
 from lockward import LockError, LockLostError, LockRefusedError, UnreachableError
+from lockward._runtime import Turn
 from lockward._wire import LinkBase
 
 
@@ -514,6 +515,66 @@ def test_a_caller_without_a_waiting_connection_polls(module: Any, own: Any, clie
     for thread in (waiting, polling):
         thread.join(20)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("module_name", ["threads", "asyncio"])
+def test_many_calls_at_once_share_a_few_connections(client: redis.Redis, server: Any, module_name: str) -> None:
+    names, opened = [f"k{number}" for number in range(300)], "total_connections_received"
+
+    def hold(own: Any, name: str, all_begin: threading.Barrier) -> None:
+        all_begin.wait(20)
+        with lockward.Lock(own, name):
+            pass
+
+    async def hold_in_loop(own: Any, name: str) -> None:
+        async with lockward.asyncio.Lock(own, name):
+            pass
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        await asyncio.gather(*(hold_in_loop(own, name) for name in names))
+        await own.connection_pool.disconnect()
+
+    before = client.info("stats")[opened]
+    if module_name == "asyncio":
+        asyncio.run(main())
+    else:
+        with server.client() as own:
+            all_begin = threading.Barrier(len(names))
+            threads = [threading.Thread(target=hold, args=(own, name, all_begin), daemon=True) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+                assert not thread.is_alive()
+    assert client.info("stats")[opened] - before <= 2 * 16  # for acquisitions, and for held locks
+
+
+def test_callers_that_want_a_lock_do_not_delay_a_release_and_wait_while_the_server_answers_others(
+    client: redis.Redis,
+) -> None:
+    lock, outcomes = lockward.Lock(client, "a"), []
+    timer = lockward.Lock(client, "timer", timeout=1)
+    assert lock.acquire() and timer.acquire()
+    runtime = lock._runtime
+    others = [Turn(runtime, runtime._turns[None, False], 16) for _ in range(16)]
+    assert all(turn.has_begun() for turn in others)
+
+    def acquire() -> None:
+        try:
+            outcomes.append(lockward.Lock(client, "b", patience=0.3, response_limit=0.1).acquire())
+        except UnreachableError as error:
+            outcomes.append(str(error))
+
+    threading.Thread(target=acquire, daemon=True).start()
+    eventually(lambda: lock.owned() and not timer.held)
+    assert not outcomes
+    lock.release()
+    eventually(lambda: outcomes)
+    assert "too many requests" in outcomes.pop()
+    threading.Thread(target=acquire, daemon=True).start()
+    others[0].__exit__()
+    eventually(lambda: outcomes == [True])
 
 
 def test_all_callers_poll_if_there_is_no_waiting_connection(module: Any, own: Any, client: redis.Redis) -> None:

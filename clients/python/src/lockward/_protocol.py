@@ -23,6 +23,7 @@ from ._wire import (
     NETWORK_ERRORS,
     Address,
     Command,
+    Crowded,
     NotSent,
     back_off,
     decoded,
@@ -144,7 +145,8 @@ class Call:
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
         # These two errors do not show that there is a primary which can serve.
-        if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
+        is_answer = any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests)
+        if is_answer or isinstance(failure, Crowded):
             self.answered = True
             self._heard_at = monotonic() if self.waits else self._heard_at
         return failure

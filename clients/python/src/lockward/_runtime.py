@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
 from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
-from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, error_code, millis
+from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, Crowded, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
 
@@ -33,6 +33,9 @@ TOGETHER = 0.1
 #: The name of the thread or the task of the watcher.
 WATCHER = "lockward"
 _MAX_REDIRECTS = 5
+#: How many connections to a node may be in use at a time by the requests of each queue: see `Runtime.send`. Connections that wait
+#: for a lock or for replicas do not count.
+_MOST_CONNECTIONS = 16
 #: The connections of locks take no option of redis-py whose name contains one of these words.
 _FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
 
@@ -60,6 +63,9 @@ class Runtime:
         self._used_at = 0.0  # the last time at which a connection was used
         #: The queue of the callers that want a connection for a wait.
         self.turns: dict[Turn, None] = {}
+        #: The queues of the callers that want a connection for another request: see `send`.
+        self._turns: dict[tuple[Address | None, bool], dict[Turn, None]] = {}
+        self._heard_at: dict[Address | None, float] = {}  # when each node has answered last
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. If a new holding is due earlier, `watch` wakes the watcher.
@@ -118,7 +124,21 @@ class Runtime:
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
         return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
 
-    async def send(
+    async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
+        """Wait until fewer than `_MOST_CONNECTIONS` connections to the node are in use, then send requests: see `send_now`.
+
+        If a program opened thousands of connections at once, most of them would not be open in time. Requests about held locks
+        have a queue of their own, so that they do not wait for thousands of callers that want a lock.
+        """
+        began, first = monotonic(), requests[0]
+        is_held = first.tenure is None or bool(first.tenure.token)
+        with Turn(self, self._turns.setdefault((node, is_held), {}), _MOST_CONNECTIONS) as turn:
+            if not (first.is_wait or first.more or await turn.wait(limit)):
+                kind = Crowded if self._heard_at.get(node, 0.0) > began else NotSent
+                raise kind("too many requests of this client are in progress")
+            await self.send_now(node, requests, began + limit - monotonic())
+
+    async def send_now(
         self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
     ) -> None:
         """Send requests to a node in one pipeline, and store their replies. ``limit`` is a time limit in seconds.
@@ -147,6 +167,7 @@ class Runtime:
             if isinstance(error, NETWORK_ERRORS) and link.idle_since:
                 self.connection_lost(link.node)
             raise
+        self._heard_at[node] = monotonic()
         firsts = replies[len(asking) : len(commands) : len(asking) + 1]
         for request, first in zip(requests, firsts):
             request.take([first, *replies[len(commands) :]])
@@ -158,7 +179,7 @@ class Runtime:
         if redirects < _MAX_REDIRECTS:
             for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, link.node)):
                 asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
-                await self.send(to, group, until - monotonic(), redirects + 1, *asking)
+                await self.send_now(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def connect(self, pool: Any, until: float, node: Address | None = None) -> LinkBase:
         """Open a connection with the options of a pool, to ``node`` or to the address in these options.
@@ -321,7 +342,7 @@ class Runtime:
         limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
             try:
-                await self.send(node, renewals, max(0.05, limit))
+                await self.send_now(node, renewals, max(0.05, limit))
             except Exception as error:
                 logger.debug("locks are not renewed: %s", error)
             for request in renewals:
@@ -367,6 +388,8 @@ class Turn:
 
     async def wait(self, limit: float) -> bool:
         """Wait for the turn for at most ``limit`` seconds. Return whether the turn has begun."""
+        if self.has_begun():
+            return True
         self._event = self._runtime.event()
         if not self.has_begun():
             await self._runtime.wait_for(self._event, max(0.0, limit))
