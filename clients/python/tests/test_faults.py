@@ -137,7 +137,18 @@ def test_a_lock_whose_invalid_downgrade_had_no_reply_stays_held_with_its_old_kin
     assert lock.held
 
 
-@pytest.mark.parametrize("reply", [b"-LOADING the dataset\r\n", b"-MOVED 1 127.0.0.1:1\r\n"])
+@pytest.mark.parametrize("reply", [b"-MOVED 1 127.0.0.1:1\r\n", b"-ASK 1 127.0.0.1:1\r\n"])
+def test_a_client_that_is_not_for_a_cluster_fails_at_once_at_a_cluster_node(
+    module: Any, scripted: Any, reply: bytes
+) -> None:
+    asked: list[bytes] = []
+    server = scripted(lambda words: asked.append(words[0]) or reply)
+    with pytest.raises(LockRefusedError, match=r"127.0.0.1:1.*cluster.*RedisCluster"):
+        module.Lock(module.connect(server.port), "a").acquire()
+    assert asked == [b"LOCK.ACQUIRE"]
+
+
+@pytest.mark.parametrize("reply", [b"-LOADING the dataset\r\n", b"-MASTERDOWN no primary\r\n"])
 def test_a_call_that_does_not_wait_is_not_busy_but_unreachable_if_no_server_serves(
     module: Any, scripted: Any, reply: bytes
 ) -> None:

@@ -41,7 +41,7 @@ class Server:
 
     def redirect(self, reply: Exception, node: Address | None) -> Address | None:
         """The node to ask after a node has replied MOVED or ASK."""
-        return None
+        raise ResponseError(f"{reply}. The server is a cluster node: use redis-py's RedisCluster as the client")
 
     async def connect(self, node: Address | None, until: float) -> LinkBase:
         """A new connection to the node. Sentinels may name another node."""
