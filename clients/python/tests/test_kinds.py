@@ -99,8 +99,10 @@ def test_several_locks_form_one_lock(module: Any, own: Any, client: redis.Redis)
         resumed.release()
         assert both.acquire()
     assert not holders(client, "a") and not holders(client, "b")
-    with pytest.raises(ValueError, match="distinct"):
-        module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a")])
+    with module.MultiLock([module.Lock(own, "a"), module.Lock(own, "b"), module.Lock(own, b"a")]) as both:
+        assert len(both.fencing_tokens) == 2
+    with pytest.raises(ValueError, match="a name has two kinds"):
+        module.MultiLock([module.Lock(own, "a"), module.Lock(own, "a", shared=True)])
 
 
 @pytest.mark.parametrize(

@@ -424,9 +424,9 @@ class MultiLockBase(LockBase[Any, Any, Any]):
         for lock in locks:
             self._check_options(lock)
         super().__init__(locks[0].redis, ", ".join(readable(lock.name) for lock in locks), **options)
-        self._parts = sorted(part for lock in locks for part in lock._parts)
-        if len({key for key, _ in self._parts}) < len(self._parts):
-            raise ValueError("the names must be distinct")
+        self._parts = sorted({part for lock in locks for part in lock._parts})  # a repeated name counts once
+        if len(dict(self._parts)) < len(self._parts):
+            raise ValueError("a name has two kinds")
 
     @staticmethod
     def _check_options(lock: LockBase[Any, Any, Any]) -> None:
