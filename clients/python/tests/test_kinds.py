@@ -704,6 +704,30 @@ def test_a_lease_that_the_program_has_shortened_is_renewed_in_time(client: redis
     lock.release()
 
 
+def test_the_loss_of_a_lease_that_a_request_without_a_reply_may_have_shortened_is_reported_in_time(
+    own_server: Any,
+) -> None:
+    server = own_server()
+    lock = lockward.Lock(server.client(), "a", timeout=60, patience=60, response_limit=60, thread_local=False)
+    assert lock.acquire()
+    watcher_sleeps(lock)
+    lost = lock.lost
+    server.stop()
+
+    def shorten() -> None:
+        with pytest.raises(LockLostError):
+            lock.extend(0.5, replace_ttl=True)
+
+    shortening = threading.Thread(target=shorten, daemon=True)
+    shortening.start()
+    try:
+        assert lost.wait(20)
+    finally:
+        server.resume()
+    shortening.join(20)
+    assert not shortening.is_alive()
+
+
 def test_all_locks_are_renewed_after_a_cut_that_follows_an_idle_time(client: redis.Redis) -> None:
     lock = lockward.Lock(client, "a", timeout=1000, auto_renewal=True)
     assert lock.acquire()

@@ -159,6 +159,9 @@ class Runtime:
             raise NotSent(str(error)) from error
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
+            for request in requests:
+                if request.tenure and request.tenure.deadline < FOREVER:  # the lease may end earlier, even without a reply
+                    self.watch(request.holding)
             more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
             replies = await link.converse([*commands, *more], until)
         except BaseException as error:
