@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import multiprocessing
@@ -16,7 +17,7 @@ import pytest
 import redis
 from conftest import calls, eventually, holders, waiters
 
-import lockward
+import lockward.asyncio
 from lockward import Lock, LockError, LockLostError, LockNotOwnedError, LockRefusedError
 from lockward._tenure import Holding
 
@@ -222,6 +223,34 @@ def test_a_refused_login_or_command_fails_at_once(client: redis.Redis, server: A
         Lock(stranger, "a", patience=1000).acquire()
     with server.client(username="few", password="right") as few, pytest.raises(LockRefusedError, match="NOPERM"):
         Lock(few, "a", patience=1000).acquire()
+
+
+def test_a_function_of_the_program_may_set_up_the_connections(client: redis.Redis, server: Any) -> None:
+    client.acl_setuser("job", enabled=True, passwords="+right", keys="*", commands=["+@all"], reset=True)
+
+    def is_logged_in() -> bool:
+        return any(each["user"] == "job" for each in client.client_list())
+
+    def log_in(connection: Any) -> None:
+        connection.on_connect()
+        connection.send_command("AUTH", "job", "right")
+        assert connection.read_response() in (b"OK", "OK")
+
+    async def log_in_from_loop(connection: Any) -> None:
+        await connection.on_connect()
+        await connection.send_command("AUTH", "job", "right")
+        assert await connection.read_response() in (b"OK", "OK")
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port, redis_connect_func=log_in_from_loop)
+        async with lockward.asyncio.Lock(own, "a"):
+            assert is_logged_in()
+        await own.connection_pool.disconnect()
+
+    with server.client(redis_connect_func=log_in) as own, Lock(own, "a"):
+        assert is_logged_in()
+    client.client_kill_filter(user="job")
+    asyncio.run(main())
 
 
 def test_the_client_finds_the_default_lease_without_permission_for_lock_info(client: redis.Redis, server: Any) -> None:

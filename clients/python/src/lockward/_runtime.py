@@ -37,7 +37,7 @@ _MAX_REDIRECTS = 5
 #: for a lock or for replicas do not count.
 _MOST_CONNECTIONS = 16
 #: The connections of locks take no option of redis-py whose name contains one of these words.
-_FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks", "redis_connect_func")
+_FOREIGN_OPTIONS = ("maint", "orig_", "event_dispatcher", "registry", "response_callbacks")
 
 T = TypeVar("T")
 
@@ -190,19 +190,21 @@ class Runtime:
         Another thread or task opens the connection, because name lookups, handshakes and TLS ignore ``until``.
         """
         limit = max(0.05, until - monotonic())
-        theirs = pool.connection_kwargs.items()
+        options = pool.connection_kwargs.items()
         address = {"host": node[0], "port": node[1]} if node else {}
-        ours = {name: value for name, value in theirs if not any(word in name for word in _FOREIGN_OPTIONS)}
+        ours = {name: value for name, value in options if not any(word in name for word in _FOREIGN_OPTIONS)}
         ours.update(decode_responses=False, health_check_interval=0, protocol=2, socket_timeout=limit)
         ours.update(retry=None, retry_on_error=[], retry_on_timeout=False, **address)
         ours["socket_connect_timeout"] = min(ours.get("socket_connect_timeout") or limit, limit)
-        link = self._link(pool.connection_class(**ours), node)
+        theirs = pool.connection_class(**ours)
+        link = self._link(theirs, node)
         opening = self.start(link.open())
         try:
             await self.wait(opening, limit)
             if not opening.done():
                 raise TimeoutError("no connection in time")
             opening.result()
+            theirs.redis_connect_func = None  # this may be a method of the client, and would keep a dropped client alive
         except BaseException:
             with suppress(RuntimeError):  # the event loop has closed
                 opening.cancel()
