@@ -199,6 +199,9 @@ def module(request: Any) -> Iterator[Any]:
             made.append(redis.asyncio.Redis(port=port, **options))
             return made[-1]
 
+        def run(self, action: Any) -> Any:
+            return loop.run_until_complete(action)
+
     yield Module()
     for client in made:
         loop.run_until_complete(client.aclose() if hasattr(client, "aclose") else client.close())

@@ -224,6 +224,38 @@ def test_a_request_is_repeated_while_the_server_has_too_few_replicas(module: Any
     assert asked == [b"LOCK.ACQUIRE"] * 2
 
 
+def test_a_request_is_repeated_on_a_new_connection_if_the_primary_has_become_a_replica(
+    module: Any, scripted: Any
+) -> None:
+    """The replica keeps all its connections. A new connection may lead to the new primary."""
+    earlier: set[threading.Thread] = set()  # the server has a thread for each connection
+    is_primary, all_connected = threading.Event(), threading.Barrier(16)
+
+    def answer(words: list[bytes]) -> bytes:
+        if not is_primary.is_set():
+            earlier.add(threading.current_thread())
+            all_connected.wait(20)
+        elif threading.current_thread() in earlier:
+            return b"-READONLY You can't write against a read only replica.\r\n"
+        return GRANT
+
+    own = module.connect(scripted(answer).port)
+    if module is lockward:
+        threads = [threading.Thread(target=lockward.Lock(own, f"{n}").acquire, daemon=True) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    else:
+
+        async def acquire() -> None:
+            await asyncio.gather(*(lockward.asyncio.Lock(own, f"{n}").acquire() for n in range(16)))
+
+        module.run(acquire())
+    is_primary.set()
+    assert module.Lock(own, "a", patience=0.5).acquire(blocking=False)
+
+
 def test_a_wait_is_unreachable_and_not_busy_if_the_server_has_too_few_replicas(module: Any, replying: Any) -> None:
     own, _ = replying(b"LOCK.ACQUIRE", NOREPLICAS)
     with pytest.raises(UnreachableError):

@@ -176,6 +176,8 @@ class Runtime:
             request.take([first, *replies[len(commands) :]])
         if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
+            if link.idle_since:  # a replica may keep the connections that it had as a primary
+                self.connection_lost(link.node)
         else:
             self._keep_idle(link)
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
