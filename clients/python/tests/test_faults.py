@@ -21,7 +21,7 @@ from conftest import eventually, holders
 import lockward
 import lockward.asyncio
 from lockward import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
-from lockward._runtime import Turn
+from lockward._runtime import Queue, Turn
 
 Answer = Callable[[list[bytes]], bytes]
 GRANT, OK = b"*3\r\n:7\r\n:1\r\n:30000\r\n", b"+OK\r\n"
@@ -521,7 +521,7 @@ def test_an_interruption_leaves_no_caller_in_a_queue(
         assert lockward.Lock(client, "a").acquire(blocking=False)
         queue = runtime.turns
     else:
-        queue = runtime._turns.setdefault((None, False), {})
+        queue = runtime._turns.setdefault((None, False), Queue())
     left: list[Any] = []
 
     def interrupt(turn: Turn) -> bool:
@@ -536,3 +536,18 @@ def test_an_interruption_leaves_no_caller_in_a_queue(
     with pytest.raises(KeyboardInterrupt):
         lock.acquire()
     assert len(left) == 1 and not queue
+
+
+def test_interruptions_of_callers_that_leave_a_queue_do_not_block_later_callers(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    lock = lockward.Lock(client, "a", patience=0.3)
+    for _ in range(20):
+        monkeypatch.setattr(Turn, "__exit__", interrupt)
+        with suppress(KeyboardInterrupt):
+            lock.acquire()
+    assert lock.acquire(blocking_timeout=20)

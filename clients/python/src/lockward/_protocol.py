@@ -15,7 +15,7 @@ from typing import Any, Callable, TypeVar
 from redis._parsers import BaseParser
 from redis.exceptions import AuthenticationError, LockError, ResponseError
 
-from ._runtime import Turn
+from ._runtime import SHORTEST, Turn
 from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
 from ._wire import (
     DENIALS,
@@ -44,8 +44,6 @@ SHORT_LEASE = 3000
 GIVE_UP_LIMIT = 0.2
 #: How long after the wait limit a reply may come, in seconds.
 _GRACE = 0.06
-#: Each attempt waits at least this long for a reply, in seconds. So the last attempt of a call can get a reply.
-_SHORTEST = 0.05
 #: The largest number of slots.
 _MOST_SLOTS = 1_000_000
 #: The longest time limit in seconds. A socket does not accept an infinite time limit.
@@ -115,9 +113,8 @@ class Call:
         while True:
             cause: Any = None
             for node, group in self.runtime.by_node(unanswered):
-                left = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0) - monotonic()
-                limit = max(_SHORTEST, min(self._response_limit + extra, left))
-                cause = await self._send(node, group, limit) or cause
+                end = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0)
+                cause = await self._send(node, group, self._response_limit + extra, end) or cause
             unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
             if not unanswered:
                 return
@@ -131,13 +128,13 @@ class Call:
             if pause:
                 await self.runtime.sleep(pause)
 
-    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
+    async def _send(self, node: Address | None, requests: list[Request], *limits: float) -> Exception | None:
         """Send requests to a node. Return the error if a reply is missing."""
         failure: Exception | None = None
         for request in requests:
             request.replies = ()
         try:
-            await self.runtime.send(node, requests, limit)
+            await self.runtime.send(node, requests, *limits)
         except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
             raise refused(error, requests[0].key) from error
         except NETWORK_ERRORS as error:
@@ -167,11 +164,11 @@ class Call:
         """
         if not requests or isinstance(error, GeneratorExit):  # the event loop has closed
             return
-        limit = _SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
+        limit = SHORTEST if isinstance(error, UnreachableError) else GIVE_UP_LIMIT
         if self.waits:
-            limit = max(_SHORTEST, min(limit, self.left() + 0.19))
-        # The last attempt may take `_SHORTEST` seconds more than the patience.
-        patience = limit - _SHORTEST if is_owner_used_again else self._patience
+            limit = max(SHORTEST, min(limit, self.left() + 0.19))
+        # The last attempt may take `SHORTEST` seconds more than the patience.
+        patience = limit - SHORTEST if is_owner_used_again else self._patience
         giving_up = self.runtime.start(Call(self.lock, patience=patience).ask(requests))
         if is_owner_used_again:
             limit = 2.0  # on a busy machine, the last attempt may take longer

@@ -19,7 +19,7 @@ from typing import Any, Callable, ClassVar, TypeVar
 from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
-from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
+from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Queue, Request
 from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, Crowded, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
@@ -30,6 +30,8 @@ IDLE_LIMIT = 10.0
 CUT_PERIOD = 0.1
 #: If renewals are due within this number of seconds, the client sends these renewals together.
 TOGETHER = 0.1
+#: Each attempt waits at least this long for a reply, in seconds. So the last attempt of a call can get a reply.
+SHORTEST = 0.05
 #: The name of the thread or the task of the watcher.
 WATCHER = "lockward"
 _MAX_REDIRECTS = 5
@@ -62,9 +64,9 @@ class Runtime:
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
         #: The queue of the callers that want a connection for a wait.
-        self.turns: dict[Turn, None] = {}
+        self.turns = Queue()
         #: The queues of the callers that want a connection for another request: see `send`.
-        self._turns: dict[tuple[Address | None, bool], dict[Turn, None]] = {}
+        self._turns: dict[tuple[Address | None, bool], Queue] = {}
         self._heard_at: dict[Address | None, float] = {}  # when each node has answered last
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
@@ -124,19 +126,20 @@ class Runtime:
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
         return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
 
-    async def send(self, node: Address | None, requests: list[Request], limit: float) -> None:
+    async def send(self, node: Address | None, requests: list[Request], limit: float, end: float) -> None:
         """Wait until fewer than `_MOST_CONNECTIONS` connections to the node are in use, then send requests: see `send_now`.
 
-        If a program opened thousands of connections at once, most of them would not be open in time. Requests about held locks
-        have a queue of their own, so that they do not wait for thousands of callers that want a lock.
+        Both may take ``limit`` seconds, but not longer than until the time ``end``. If a program opened thousands of connections
+        at once, most of them would not be open in time. Requests about held locks have a queue of their own, so that they do not
+        wait for thousands of callers that want a lock.
         """
         began, first = monotonic(), requests[0]
         is_held = first.tenure is None or bool(first.tenure.token)
-        with Turn(self, self._turns.setdefault((node, is_held), {}), _MOST_CONNECTIONS) as turn:
-            if not (first.is_wait or first.more or await turn.wait(limit)):
+        with Turn(self, self._turns.setdefault((node, is_held), Queue()), _MOST_CONNECTIONS) as turn:
+            if not (first.is_wait or first.more or await turn.wait(max(SHORTEST, min(limit, end - began)))):
                 kind = Crowded if self._heard_at.get(node, 0.0) > began else NotSent
                 raise kind("too many requests of this client are in progress")
-            await self.send_now(node, requests, began + limit - monotonic())
+            await self.send_now(node, requests, max(SHORTEST, min(limit, end - monotonic())))
 
     async def send_now(
         self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
@@ -147,37 +150,25 @@ class Runtime:
         ASKING if the slot of the requests is being moved to this node. It goes before each request.
         """
         until = monotonic() + limit
-        # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
-        link = self._take_idle(node, int(requests[0].is_wait))
-        try:
-            link = link or await self.servers.connect(node, until)
-        except NETWORK_ERRORS as error:
-            raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
-        except ResponseError as error:  # redis-py removes some codes from the text of the error
-            if (getattr(error, "status_code", None) or error_code(error)) not in TRANSIENT | ENDED_WAIT:
-                raise
-            raise NotSent(str(error)) from error
+        link = await self._link_to(node, requests, until)
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             for request in requests:
-                if request.tenure and request.tenure.deadline < FOREVER:  # the lease may end earlier, even without a reply
+                if (
+                    request.tenure and request.tenure.deadline < FOREVER
+                ):  # the lease may end earlier, even without a reply
                     self.watch(request.holding)
             more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
             replies = await link.converse([*commands, *more], until)
         except BaseException as error:
-            link.close()
-            # If a new connection fails, the server may still serve the older connections.
-            if isinstance(error, NETWORK_ERRORS) and link.idle_since:
-                self.connection_lost(link.node)
+            self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))
             raise
         self._heard_at[node] = monotonic()
         firsts = replies[len(asking) : len(commands) : len(asking) + 1]
         for request, first in zip(requests, firsts):
             request.take([first, *replies[len(commands) :]])
         if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
-            link.close()
-            if link.idle_since:  # a replica may keep the connections that it had as a primary
-                self.connection_lost(link.node)
+            self._drop(link, is_broken=True)  # a replica may keep the connections that it had as a primary
         else:
             self._keep_idle(link)
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
@@ -186,12 +177,24 @@ class Runtime:
                 asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
                 await self.send_now(to, group, until - monotonic(), redirects + 1, *asking)
 
+    async def _link_to(self, node: Address | None, requests: list[Request], until: float) -> LinkBase:
+        """An idle connection to the node, or a new one."""
+        try:
+            # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
+            return self._take_idle(node, int(requests[0].is_wait)) or await self.servers.connect(node, until)
+        except NETWORK_ERRORS as error:
+            raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
+        except ResponseError as error:  # redis-py removes some codes from the text of the error
+            if (getattr(error, "status_code", None) or error_code(error)) not in TRANSIENT | ENDED_WAIT:
+                raise
+            raise NotSent(str(error)) from error
+
     async def connect(self, pool: Any, until: float, node: Address | None = None) -> LinkBase:
         """Open a connection with the options of a pool, to ``node`` or to the address in these options.
 
         Another thread or task opens the connection, because name lookups, handshakes and TLS ignore ``until``.
         """
-        limit = max(0.05, until - monotonic())
+        limit = max(SHORTEST, until - monotonic())
         options = pool.connection_kwargs.items()
         address = {"host": node[0], "port": node[1]} if node else {}
         ours = {name: value for name, value in options if not any(word in name for word in _FOREIGN_OPTIONS)}
@@ -206,7 +209,9 @@ class Runtime:
             if not opening.done():
                 raise TimeoutError("no connection in time")
             opening.result()
-            theirs.redis_connect_func = None  # this may be a method of the client, and would keep a dropped client alive
+            theirs.redis_connect_func = (
+                None  # this may be a method of the client, and would keep a dropped client alive
+            )
         except BaseException:
             with suppress(RuntimeError):  # the event loop has closed
                 opening.cancel()
@@ -223,6 +228,11 @@ class Runtime:
             self.connection_lost(node)
             return None
         return link
+
+    def _drop(self, link: LinkBase, is_broken: bool) -> None:
+        link.close()
+        if is_broken and link.idle_since:  # if a new connection fails, the server may still serve the older connections
+            self.connection_lost(link.node)
 
     def _keep_idle(self, link: LinkBase) -> None:
         link.idle_since = self._used_at = monotonic()
@@ -349,7 +359,7 @@ class Runtime:
         limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
             try:
-                await self.send_now(node, renewals, max(0.05, limit))
+                await self.send_now(node, renewals, max(SHORTEST, limit))
             except Exception as error:
                 logger.debug("locks are not renewed: %s", error)
             for request in renewals:
@@ -373,7 +383,7 @@ class Turn:
     A turn lasts until the caller's ``with`` block ends.
     """
 
-    def __init__(self, runtime: Runtime, queue: dict[Turn, None], most: int) -> None:
+    def __init__(self, runtime: Runtime, queue: Queue, most: int) -> None:
         self._runtime, self._queue, self._most = runtime, queue, most
         self._event: Any = None  # made by `wait`, because few callers wait
 
