@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
@@ -18,6 +21,7 @@ import redis.asyncio
 import lockward
 import lockward.asyncio
 
+Answer = Callable[[list[bytes]], bytes]
 PROGRAM = Path(__file__).parents[3] / "target" / "release" / "lockward-test-server"
 
 
@@ -89,6 +93,49 @@ class Server(Process):
         if module:
             self.ask(f"module {module}")
         self.ask("restart")
+
+
+class Scripted:
+    """A server that answers each request with what a function returns. After an empty answer the
+    server closes the connection."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as requests, suppress(OSError):
+            while line := requests.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
+                reply = self.answer(words)
+                if not reply:
+                    return
+                client.sendall(reply)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[[Answer], Scripted]]:
+    servers: list[Scripted] = []
+
+    def start(answer: Answer) -> Scripted:
+        servers.append(Scripted(answer))
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 import redis
@@ -23,51 +22,7 @@ import lockward.asyncio
 from lockward import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
 from lockward._runtime import Queue, Turn
 
-Answer = Callable[[list[bytes]], bytes]
 GRANT, OK = b"*3\r\n:7\r\n:1\r\n:30000\r\n", b"+OK\r\n"
-
-
-class Scripted:
-    """A server that answers each request with what a function returns. After an empty answer the
-    server closes the connection."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as requests, suppress(OSError):
-            while line := requests.readline():
-                words = []
-                for _ in range(int(line[1:])):
-                    words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
-                reply = self.answer(words)
-                if not reply:
-                    return
-                client.sendall(reply)
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Answer], Scripted]]:
-    servers: list[Scripted] = []
-
-    def start(answer: Answer) -> Scripted:
-        servers.append(Scripted(answer))
-        return servers[-1]
-
-    yield start
-    for each in servers:
-        each.close()
 
 
 #: Replies of types that no command of Lockward has, and bytes that are not a reply.

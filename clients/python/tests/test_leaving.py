@@ -170,6 +170,53 @@ def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("keys", ["a", "ab"])
+def test_a_release_does_not_overtake_the_acquisition_that_the_program_has_left(
+    module: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    """The server may read its connections in any order, so both requests must come on one connection."""
+    connections: dict[bytes, list[threading.Thread]] = {b"LOCK.ACQUIRE": [], b"LOCK.RELEASE": []}
+    acquiring, go_on = threading.Event(), threading.Event()
+
+    def answer(words: list[bytes]) -> bytes:
+        if words[1] != b"idle":
+            connections[words[0]].append(threading.current_thread())
+            if words[0] == b"LOCK.ACQUIRE":
+                acquiring.set()
+                assert go_on.wait(20)
+        return b"*3\r\n:7\r\n:1\r\n:30000\r\n" if words[0] == b"LOCK.ACQUIRE" else b":0\r\n"
+
+    own = module.connect(scripted(answer).port)
+    with module.Lock(own, "idle"), module.Lock(own, "idle"):
+        lock = module.MultiLock([module.Lock(own, key) for key in keys])
+    if module is lockward:
+
+        async def interrupt(link: Any) -> bytes:
+            monkeypatch.undo()
+            assert acquiring.wait(20)
+            go_on.set()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(lock._runtime)._link, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+    else:
+
+        async def cancel() -> None:
+            acquisition = asyncio.ensure_future(lock._found.acquire())
+            await eventually_in_loop(acquiring.is_set)
+            acquisition.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acquisition
+            go_on.set()
+            await eventually_in_loop(lambda: len(connections[b"LOCK.RELEASE"]) == len(keys))
+
+        module.run(cancel())
+    eventually(lambda: len(connections[b"LOCK.RELEASE"]) == len(keys))
+    [connection] = set(connections[b"LOCK.ACQUIRE"])
+    assert set(connections[b"LOCK.RELEASE"]) == {connection}
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the call has not begun
 @pytest.mark.parametrize("name", [None, "job-7"])
 @pytest.mark.parametrize("call", ["acquire", "release", "try several keys"])

@@ -265,7 +265,7 @@ class Acquisition(Call):
         for tenure in holding.tenures:
             if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
                 command = ("LOCK.RELEASE", tenure.key, holding.owner, "HOLDS", self._holds - 1)
-                requests.append(Request(tenure.key, command))
+                requests.append(Request(tenure.key, command, link=tenure.link))
         await self.give_up(requests, error, self.lock._owner is not None or self._holds > 1)
 
     async def _try(self, tenures: list[Tenure], patience: float | None = None) -> bool:
@@ -334,7 +334,7 @@ class Acquisition(Call):
             await self.ask(requests, SLICE if is_wait else within, patience)
         finally:
             for tenure, request in zip(tenures, requests):
-                tenure.is_pending = tenure.is_pending or request.may_be_granted
+                tenure.is_pending, tenure.link = tenure.is_pending or request.may_be_granted, request.link
                 request.end()
         failure: Exception | None = None
         for tenure, request in zip(tenures, requests):

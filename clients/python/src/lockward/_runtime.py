@@ -149,7 +149,7 @@ class Runtime:
         If a cluster node redirects a request, send the request to the node that the reply names. ``asking`` is the command
         ASKING if the slot of the requests is being moved to this node. It goes before each request.
         """
-        until = monotonic() + limit
+        until, first = monotonic() + limit, requests[0]
         link = await self._link_to(node, requests, until)
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
@@ -158,15 +158,17 @@ class Runtime:
                     request.tenure and request.tenure.deadline < FOREVER
                 ):  # the lease may end earlier, even without a reply
                     self.watch(request.holding)
-            more = requests[0].more  # one WAIT serves all keys, because each WAIT may last for the whole time
-            replies = await link.converse([*commands, *more], until)
+            # One WAIT serves all keys, because each WAIT may last for the whole time.
+            replies = await link.converse([*commands, *first.more], until)
         except BaseException as error:
-            self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))
+            if first.is_try and link.unread > 0 and not isinstance(error, (*NETWORK_ERRORS, GeneratorExit)):
+                first.link = link
+            else:
+                self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))
             raise
         self._heard_at[node] = monotonic()
-        firsts = replies[len(asking) : len(commands) : len(asking) + 1]
-        for request, first in zip(requests, firsts):
-            request.take([first, *replies[len(commands) :]])
+        for request, reply in zip(requests, replies[len(asking) : len(commands) : len(asking) + 1]):
+            request.take([reply, *replies[len(commands) :]])
         if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
             self._drop(link, is_broken=True)  # a replica may keep the connections that it had as a primary
         else:
@@ -178,7 +180,11 @@ class Runtime:
                 await self.send_now(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def _link_to(self, node: Address | None, requests: list[Request], until: float) -> LinkBase:
-        """An idle connection to the node, or a new one."""
+        """The connection that the requests need, an idle connection to the node, or a new one."""
+        for request in requests:
+            link, request.link = request.link, None
+            if link is not None:
+                return link
         try:
             # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
             return self._take_idle(node, int(requests[0].is_wait)) or await self.servers.connect(node, until)

@@ -46,6 +46,7 @@ class Tenure:
     renew_at: float = FOREVER
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
+    link: Any = None  # see `Request.link`
     former: Command | None = None  # the kind before the last downgrade; after a refused downgrade, the refused kind
 
     def reject(self, kind: Command) -> None:
@@ -77,6 +78,9 @@ class Request:
     is_wait: bool = False  # whether the request waits in the queue
     is_repeatable: bool = True  # whether the command is sent again after a lost reply
     leases: list[int] = field(default_factory=list)  # the leases of other requests in progress
+    #: The connection of an acquisition that the caller has left before the reply. The release of the grant uses this connection,
+    #: because the server may read its connections in any order.
+    link: Any = None
     command: Command = field(default=(), init=False)  # the command as it was sent last
     replies: Sequence[Any] = field(default=(), init=False)
     # These names have no type annotations, so they are attributes of the class, and not fields. A request stores such a value
@@ -135,6 +139,10 @@ class Request:
         """Remove the request from the requests in progress."""
         if self.tenure is not None:
             self.tenure.requests.remove(self)
+
+    @property
+    def is_try(self) -> bool:
+        return self.command[:1] == ("LOCK.ACQUIRE",) and not self.is_wait and not self.is_cancelled
 
     @property
     def may_be_granted(self) -> bool:

@@ -40,6 +40,7 @@ class LinkBase:
 
     def __init__(self, theirs: Any, node: Address | None) -> None:
         self._theirs, self.node, self._data, self.idle_since = theirs, node, bytearray(), 0.0
+        self.unread = 0  # how many replies the caller has not read yet; -1 if a command may be incomplete
         if node and hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
             theirs.connect = partial(theirs.connect_to, node)
         # Remove these values, so that redis-py does not send its name to the server.
@@ -64,18 +65,27 @@ class LinkBase:
 
     async def converse(self, commands: list[Command], until: float) -> list[Any]:
         """Send commands, and read their replies. An error reply is a ResponseError with the server's whole text."""
-        self._until = until
+        self._until, earlier = until, self.unread
+        self.unread = -1
         self.send(pack(commands))
+        self.unread = earlier + len(commands)
         try:
-            return [await self._reply() for _ in commands]
+            return [await self._next() for _ in range(self.unread)][earlier:]
         except (ValueError, RecursionError) as error:
             raise ConnectionError(f"a reply that is not RESP2: {error}") from error
 
+    async def _next(self) -> Any:
+        self._at = 0
+        reply = await self._reply()
+        # If the caller leaves before this line, the reply stays unread.
+        self._data, self.unread = self._data[self._at :], self.unread - 1
+        return reply
+
     async def _reply(self) -> Any:
-        while (end := self._data.find(b"\r\n")) < 0:
+        while (end := self._data.find(b"\r\n", self._at)) < 0:
             await self._receive()
-        kind, rest = self._data[0], bytes(self._data[1:end])
-        del self._data[: end + 2]
+        kind, rest = self._data[self._at], bytes(self._data[self._at + 1 : end])
+        self._at = end + 2
         if kind == ord(":"):
             return int(rest)
         if kind == ord("+"):
@@ -91,11 +101,10 @@ class LinkBase:
             return [await self._reply() for _ in range(length)]
         if kind != ord("$"):
             raise ValueError("an unknown type")
-        while len(self._data) < length + 2:
+        start, self._at = self._at, self._at + length + 2
+        while len(self._data) < self._at:
             await self._receive()
-        text = bytes(self._data[:length])
-        del self._data[: length + 2]
-        return text
+        return bytes(self._data[start : start + length])
 
     async def _receive(self) -> None:
         if monotonic() >= self._until:  # a server could send data without end
