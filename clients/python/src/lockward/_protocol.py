@@ -84,29 +84,22 @@ class Call:
         seconds longer than the response limit. ``patience`` replaces the patience of the call.
         """
         patience = (self._patience if patience is None else patience) + extra
-        if len(requests) == 1:
-            return await self._ask(requests, extra, patience)
         groups = [group for _, group in self.runtime.by_node(requests)]
-        others: list[Any] = []
-        failure: Exception | None = None
+        if len(groups) == 1:
+            return await self._ask(requests, extra, patience)
+        asked: list[Any] = []
         try:
-            others = [self.runtime.start(self._ask(group, extra, patience)) for group in groups[1:]]
-            try:
-                await self._ask(groups[0], extra, patience)
-            except Exception as error:
-                failure = error
-            for other in others:
-                await self.runtime.wait(other, _LONGEST)
+            asked = [self.runtime.start(self._ask(group, extra, patience)) for group in groups]
+            for each in asked:
+                await self.runtime.wait(each, _LONGEST)
         except BaseException:
             for request in requests:
                 request.is_cancelled = True
-            for other in others:
-                other.cancel()
+            for each in asked:
+                each.cancel()
             raise
-        for other in others:
-            failure = failure or other.exception()
-        if failure is not None:
-            raise failure
+        for each in asked:
+            each.result()
 
     async def _ask(self, requests: list[Request], extra: float, patience: float) -> None:
         unanswered = requests
