@@ -20,7 +20,7 @@ from conftest import eventually, holders
 import lockward
 import lockward.asyncio
 from lockward import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError
-from lockward._runtime import Queue, Turn
+from lockward._runtime import Turn
 
 GRANT, OK = b"*3\r\n:7\r\n:1\r\n:30000\r\n", b"+OK\r\n"
 
@@ -476,7 +476,7 @@ def test_an_interruption_leaves_no_caller_in_a_queue(
         assert lockward.Lock(client, "a").acquire(blocking=False)
         queue = runtime.turns
     else:
-        queue = runtime._turns.setdefault((None, False), Queue())
+        queue = runtime._turns.setdefault((None, False), {})
     left: list[Any] = []
 
     def interrupt(turn: Turn) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Callable, ClassVar, TypeVar
 from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
-from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Queue, Request
+from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
 from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, Crowded, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
@@ -64,9 +64,9 @@ class Runtime:
         self._idle: dict[Address | None, list[LinkBase]] = {}
         self._used_at = 0.0  # the last time at which a connection was used
         #: The queue of the callers that want a connection for a wait.
-        self.turns = Queue()
+        self.turns: dict[Any, None] = {}
         #: The queues of the callers that want a connection for another request: see `send`.
-        self._turns: dict[tuple[Address | None, bool], Queue] = {}
+        self._turns: dict[tuple[Address | None, bool], dict[Any, None]] = {}
         self._heard_at: dict[Address | None, float] = {}  # when each node has answered last
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
@@ -135,7 +135,7 @@ class Runtime:
         """
         began, first = monotonic(), requests[0]
         is_held = first.tenure is None or bool(first.tenure.token)
-        with Turn(self, self._turns.setdefault((node, is_held), Queue()), _MOST_CONNECTIONS) as turn:
+        with Turn(self, self._turns.setdefault((node, is_held), {}), _MOST_CONNECTIONS) as turn:
             if not (first.is_wait or first.more or await turn.wait(max(SHORTEST, min(limit, end - began)))):
                 kind = Crowded if self._heard_at.get(node, 0.0) > began else NotSent
                 raise kind("too many requests of this client are in progress")
@@ -162,15 +162,17 @@ class Runtime:
             replies = await link.converse([*commands, *first.more], until)
         except BaseException as error:
             if first.is_try and link.unread > 0 and not isinstance(error, (*NETWORK_ERRORS, GeneratorExit)):
-                first.link = link
+                first.link, link.was_left = link, True
             else:
                 self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))
             raise
         self._heard_at[node] = monotonic()
         for request, reply in zip(requests, replies[len(asking) : len(commands) : len(asking) + 1]):
             request.take([reply, *replies[len(commands) :]])
-        if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
-            self._drop(link, is_broken=True)  # a replica may keep the connections that it had as a primary
+        # A replica may keep the connections that it had as a primary.
+        is_refused = any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests)
+        if is_refused or link.was_left:  # a signal may have left a part of a reply unread
+            self._drop(link, is_broken=is_refused)
         else:
             self._keep_idle(link)
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
@@ -389,25 +391,29 @@ class Turn:
     A turn lasts until the caller's ``with`` block ends.
     """
 
-    def __init__(self, runtime: Runtime, queue: Queue, most: int) -> None:
+    def __init__(self, runtime: Runtime, queue: dict[Any, None], most: int) -> None:
         self._runtime, self._queue, self._most = runtime, queue, most
         self._event: Any = None  # made by `wait`, because few callers wait
+        # If a signal interrupts the caller, it leaves the queue at the latest when this object is dropped.
+        self._place: Any = weakref.ref(self, lambda place: queue.pop(place, None))
 
     def __enter__(self) -> Turn:
         return self
 
     def __exit__(self, *exception: object) -> None:
         with self._runtime.mutex:
-            self._queue.pop(self, None)
-            for next_one in islice(self._queue, max(0, self._most - 1), self._most):
-                if next_one._event is not None:
+            self._queue.pop(self._place, None)
+            self._place = None
+            for place in islice(self._queue, max(0, self._most - 1), self._most):
+                next_one = place()
+                if next_one is not None and next_one._event is not None:
                     next_one._event.set()
 
     def has_begun(self) -> bool:
         """Whether the turn has begun. The first call enters the queue."""
         with self._runtime.mutex:
-            self._queue.setdefault(self)
-            return self in islice(self._queue, self._most)
+            self._queue.setdefault(self._place)
+            return self._place in islice(self._queue, self._most)
 
     async def wait(self, limit: float) -> bool:
         """Wait for the turn for at most ``limit`` seconds. Return whether the turn has begun."""

@@ -13,7 +13,6 @@ import ast
 import base64
 import os
 import re
-import weakref
 from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,6 @@ TRANSIENT = {"MOVED", "ASK", "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MAST
 #: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
 #: itself may have replied with the error.
 ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"}
-#: A queue of `_runtime.Turn`. The references are weak, so that a caller that a signal interrupts at any line leaves the queue.
-Queue = weakref.WeakKeyDictionary[Any, None]
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
@@ -177,7 +174,7 @@ class Holding:
     is_over: bool = False  # whether the release has begun
     pid: int = field(default_factory=os.getpid)
     #: The queue of the callers that want to change the count of holds. One caller has its turn at a time: see `_runtime.Turn`.
-    turns: Queue = field(default_factory=Queue)
+    turns: dict[Any, None] = field(default_factory=dict)
 
     @property
     def deadline(self) -> float:
