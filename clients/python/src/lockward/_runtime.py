@@ -161,7 +161,8 @@ class Runtime:
             # One WAIT serves all keys, because each WAIT may last for the whole time.
             replies = await link.converse([*commands, *first.more], until)
         except BaseException as error:
-            if first.is_try and link.unread > 0 and not isinstance(error, (*NETWORK_ERRORS, GeneratorExit)):
+            is_left = not (isinstance(error, (*NETWORK_ERRORS, GeneratorExit)) or first.is_cancelled or first.is_wait)
+            if is_left and link.unread > 0 and first.command[0] == "LOCK.ACQUIRE":
                 first.link, link.was_left = link, True
             else:
                 self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))

@@ -138,10 +138,6 @@ class Request:
             self.tenure.requests.remove(self)
 
     @property
-    def is_try(self) -> bool:
-        return self.command[:1] == ("LOCK.ACQUIRE",) and not self.is_wait and not self.is_cancelled
-
-    @property
     def may_be_granted(self) -> bool:
         return bool(self.lost_replies) or (self.reply is not None and not self.code)
 
