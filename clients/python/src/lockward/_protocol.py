@@ -23,7 +23,6 @@ from ._wire import (
     NETWORK_ERRORS,
     Address,
     Command,
-    Crowded,
     NotSent,
     back_off,
     decoded,
@@ -60,7 +59,9 @@ class Call:
         self.lock, self.runtime = lock, lock._runtime
         self._patience = min(lock.patience if patience is None else patience, _LONGEST)
         self._response_limit = min(lock.response_limit, _LONGEST)
-        self._heard_at = monotonic()  # for a call that waits, each answer starts the patience again
+        #: The patience starts again with each answer to a call that may wait. For each call, it starts again with an answer to
+        #: another call while all connections are in use.
+        self._heard_at = monotonic()
         self.waits = limit != 0
         self.until = self._heard_at + limit if limit else FOREVER
         self.answered = False
@@ -69,13 +70,16 @@ class Call:
         """How many seconds are left until the wait limit, or until the lease ends if the call is a release."""
         return self.until - monotonic()
 
-    async def wait_for(self, turn: Turn) -> None:
-        """Wait until this caller may change the count of holds. UnreachableError if an earlier caller gets no answer."""
+    async def wait_for(self, turn: Turn, patience: float, node: Address | None = None) -> None:
+        """Wait for the turn. UnreachableError if no server answers this call, and the node answers no other call."""
         while not turn.has_begun():
-            left = min(self.left(), self._heard_at + self._patience - monotonic())
+            heard_at = self.runtime.heard_at.get(node, 0.0)
+            if heard_at > self._heard_at:
+                self._heard_at, self.answered = heard_at, True
+            left = min(self._heard_at + patience, self.until) - monotonic()
             if left <= 0:
-                raise UnreachableError("no server answers what another caller asks about this lock")
-            await turn.wait(left)
+                raise UnreachableError("no server answers the earlier calls of this client")
+            await turn.wait(min(left, _LONGEST))
 
     async def ask(self, requests: list[Request], extra: float = 0.0, patience: float | None = None) -> None:
         """Send requests, in one pipeline for each node, until each request has an answer. UnreachableError if no server answers.
@@ -106,8 +110,11 @@ class Call:
         while True:
             cause: Any = None
             for node, group in self.runtime.by_node(unanswered):
-                end = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0)
-                cause = await self._send(node, group, self._response_limit + extra, end) or cause
+                with self.runtime.turn(node, group[0]) as turn:
+                    await self.wait_for(turn, patience, node)
+                    left = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0) - monotonic()
+                    limit = max(SHORTEST, min(self._response_limit + extra, left))
+                    cause = await self._send(node, group, limit) or cause
             unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
             if not unanswered:
                 return
@@ -121,13 +128,13 @@ class Call:
             if pause:
                 await self.runtime.sleep(pause)
 
-    async def _send(self, node: Address | None, requests: list[Request], *limits: float) -> Exception | None:
+    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
         """Send requests to a node. Return the error if a reply is missing."""
         failure: Exception | None = None
         for request in requests:
             request.replies = ()
         try:
-            await self.runtime.send(node, requests, *limits)
+            await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
             raise refused(error, requests[0].key) from error
         except NETWORK_ERRORS as error:
@@ -135,8 +142,7 @@ class Call:
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
         # These two errors do not show that there is a primary which can serve.
-        is_answer = any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests)
-        if is_answer or isinstance(failure, Crowded):
+        if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
             self.answered = True
             self._heard_at = monotonic() if self.waits else self._heard_at
         return failure
@@ -190,7 +196,7 @@ class Acquisition(Call):
         lock, own = self.lock, self.lock._own
         if lock.reentrant and own.pid == os.getpid():
             with Turn(self.runtime, own.turns, 1) as turn:
-                await self.wait_for(turn)
+                await self.wait_for(turn, self._patience)
                 if not own.is_over:
                     return await self._acquire(lock._current("acquire once more"), self.waits)
         if lock._holds_already(waits=self.waits and self.until == FOREVER):
@@ -355,7 +361,7 @@ async def release(lock: Any, interrupted: Holding | None = None) -> None:
     call = Call(lock)
     with Turn(call.runtime, holding.turns, 1) as turn:
         try:
-            await call.wait_for(turn)
+            await call.wait_for(turn, call._patience)
         except BaseException as error:
             if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
                 call.runtime.start(release(lock, holding))

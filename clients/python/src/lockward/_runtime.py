@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
 from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
-from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, Crowded, LinkBase, NotSent, error_code, millis
+from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
 
@@ -35,7 +35,7 @@ SHORTEST = 0.05
 #: The name of the thread or the task of the watcher.
 WATCHER = "lockward"
 _MAX_REDIRECTS = 5
-#: How many connections to a node may be in use at a time by the requests of each queue: see `Runtime.send`. Connections that wait
+#: How many connections to a node may be in use at a time by the requests of each queue: see `Runtime.turn`. Connections that wait
 #: for a lock or for replicas do not count.
 _MOST_CONNECTIONS = 16
 #: The connections of locks take no option of redis-py whose name contains one of these words.
@@ -65,9 +65,9 @@ class Runtime:
         self._used_at = 0.0  # the last time at which a connection was used
         #: The queue of the callers that want a connection for a wait.
         self.turns: dict[Any, None] = {}
-        #: The queues of the callers that want a connection for another request: see `send`.
+        #: The queues of the callers that want a connection for another request: see `turn`.
         self._turns: dict[tuple[Address | None, bool], dict[Any, None]] = {}
-        self._heard_at: dict[Address | None, float] = {}  # when each node has answered last
+        self.heard_at: dict[Address | None, float] = {}  # when each node has answered last
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.
         self._holdings: weakref.WeakSet[Holding] = weakref.WeakSet()
         #: When the watcher wakes next. If a new holding is due earlier, `watch` wakes the watcher.
@@ -126,22 +126,17 @@ class Runtime:
     def by_node(self, requests: list[Request]) -> Iterable[tuple[Address | None, list[Request]]]:
         return grouped(requests, lambda request: self.servers.node_of(request.key, request.failures))
 
-    async def send(self, node: Address | None, requests: list[Request], limit: float, end: float) -> None:
-        """Wait until fewer than `_MOST_CONNECTIONS` connections to the node are in use, then send requests: see `send_now`.
+    def turn(self, node: Address | None, first: Request) -> Turn:
+        """The turn of requests to a node. If a program opened thousands of connections at once, most would not be open in time.
 
-        Both may take ``limit`` seconds, but not longer than until the time ``end``. If a program opened thousands of connections
-        at once, most of them would not be open in time. Requests about held locks have a queue of their own, so that they do not
-        wait for thousands of callers that want a lock.
+        Requests about held locks have a queue of their own, so that they do not wait for thousands of callers that want a lock.
         """
-        began, first = monotonic(), requests[0]
         is_held = first.tenure is None or bool(first.tenure.token)
-        with Turn(self, self._turns.setdefault((node, is_held), {}), _MOST_CONNECTIONS) as turn:
-            if not (first.is_wait or first.more or await turn.wait(max(SHORTEST, min(limit, end - began)))):
-                kind = Crowded if self._heard_at.get(node, 0.0) > began else NotSent
-                raise kind("too many requests of this client are in progress")
-            await self.send_now(node, requests, max(SHORTEST, min(limit, end - monotonic())))
+        needs_no_turn = first.is_wait or first.more
+        queue = {} if needs_no_turn else self._turns.setdefault((node, is_held), {})
+        return Turn(self, queue, _MOST_CONNECTIONS)
 
-    async def send_now(
+    async def send(
         self, node: Address | None, requests: list[Request], limit: float, redirects: int = 0, *asking: Command
     ) -> None:
         """Send requests to a node in one pipeline, and store their replies. ``limit`` is a time limit in seconds.
@@ -161,26 +156,32 @@ class Runtime:
             # One WAIT serves all keys, because each WAIT may last for the whole time.
             replies = await link.converse([*commands, *first.more], until)
         except BaseException as error:
-            is_left = not (isinstance(error, (*NETWORK_ERRORS, GeneratorExit)) or first.is_cancelled or first.is_wait)
+            is_broken = isinstance(error, NETWORK_ERRORS)
+            is_left = not (is_broken or isinstance(error, GeneratorExit) or first.is_cancelled or first.is_wait)
             if is_left and link.unread > 0 and first.command[0] == "LOCK.ACQUIRE":
                 first.link, link.was_left = link, True
             else:
-                self._drop(link, is_broken=isinstance(error, NETWORK_ERRORS))
+                link.close()
+                if (
+                    is_broken and link.idle_since
+                ):  # if a new connection fails, the server may still serve the older connections
+                    self.connection_lost(link.node)
             raise
-        self._heard_at[node] = monotonic()
+        self.heard_at[node] = monotonic()
         for request, reply in zip(requests, replies[len(asking) : len(commands) : len(asking) + 1]):
             request.take([reply, *replies[len(commands) :]])
-        # A replica may keep the connections that it had as a primary.
-        is_refused = any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests)
-        if is_refused or link.was_left:  # a signal may have left a part of a reply unread
-            self._drop(link, is_broken=is_refused)
+        if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
+            link.close()
+            self._close_idle_to(link.node)  # a replica may keep the connections that it had as a primary
+        elif link.was_left:  # a signal may have left a part of a reply unread
+            link.close()
         else:
             self._keep_idle(link)
         redirected = [request for request in requests if request.code in ("MOVED", "ASK")]
         if redirects < _MAX_REDIRECTS:
             for to, group in grouped(redirected, lambda request: self.servers.redirect(request.reply, link.node)):
                 asking = (("ASKING",),) if any(request.code == "ASK" for request in group) else ()
-                await self.send_now(to, group, until - monotonic(), redirects + 1, *asking)
+                await self.send(to, group, until - monotonic(), redirects + 1, *asking)
 
     async def _link_to(self, node: Address | None, requests: list[Request], until: float) -> LinkBase:
         """The connection that the requests need, an idle connection to the node, or a new one."""
@@ -238,11 +239,6 @@ class Runtime:
             return None
         return link
 
-    def _drop(self, link: LinkBase, is_broken: bool) -> None:
-        link.close()
-        if is_broken and link.idle_since:  # if a new connection fails, the server may still serve the older connections
-            self.connection_lost(link.node)
-
     def _keep_idle(self, link: LinkBase) -> None:
         link.idle_since = self._used_at = monotonic()
         with self.mutex:
@@ -260,11 +256,14 @@ class Runtime:
                 while links and links[0].idle_since <= since:
                     links.pop(0).close()
 
-    def connection_lost(self, node: Address | None) -> None:
-        """Renew all locks at once: if the server has restarted, it may have forgotten them."""
+    def _close_idle_to(self, node: Address | None) -> None:
         with self.mutex:
             for link in self._idle.pop(node, []):
                 link.close()
+
+    def connection_lost(self, node: Address | None) -> None:
+        """Renew all locks at once: if the server has restarted, it may have forgotten them."""
+        self._close_idle_to(node)
         for holding in self._watched():
             for tenure in holding.tenures:
                 # A call that renews the lock repeats its request itself.
@@ -368,7 +367,7 @@ class Runtime:
         limit = min([2.0, *[min(r.holding.lease / 6000, r.tenure.deadline - now) for r in renewals]])
         try:
             try:
-                await self.send_now(node, renewals, max(SHORTEST, limit))
+                await self.send(node, renewals, max(SHORTEST, limit))
             except Exception as error:
                 logger.debug("locks are not renewed: %s", error)
             for request in renewals:

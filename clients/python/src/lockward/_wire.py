@@ -31,10 +31,6 @@ class NotSent(ConnectionError):
     """No connection could be opened, or the server has refused it. So the server has not executed the commands."""
 
 
-class Crowded(NotSent):
-    """Other calls of this client use all connections, and the server answers these calls."""
-
-
 class LinkBase:
     """A connection. redis-py opens it, and this class sends the commands and reads the replies."""
 
