@@ -17,19 +17,7 @@ from redis.exceptions import AuthenticationError, LockError, ResponseError
 
 from ._runtime import SHORTEST, Turn
 from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
-from ._wire import (
-    DENIALS,
-    FOREVER,
-    NETWORK_ERRORS,
-    Address,
-    Command,
-    NotSent,
-    back_off,
-    decoded,
-    error_code,
-    lease_end,
-    millis,
-)
+from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, decoded, lease_end, millis
 from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 L = TypeVar("L", bound=Any)
@@ -496,7 +484,8 @@ async def is_owned(lock: Any) -> bool:
     if holding.pid != os.getpid():
         return False
     commands = [("LOCK.GUARD", tenure.key, tenure.token) for tenure in holding.tenures]
-    return not any(map(error_code, await query(lock, commands, "FENCED", "WRONGTYPE")))
+    replies = await query(lock, commands, "FENCED", "WRONGTYPE")
+    return not any(isinstance(reply, ResponseError) for reply in replies)
 
 
 async def resume(lock: L, holding: Holding) -> L:

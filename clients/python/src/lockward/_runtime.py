@@ -132,8 +132,7 @@ class Runtime:
         Requests about held locks have a queue of their own, so that they do not wait for thousands of callers that want a lock.
         """
         is_held = first.tenure is None or bool(first.tenure.token)
-        needs_no_turn = first.is_wait or first.more
-        queue = {} if needs_no_turn else self._turns.setdefault((node, is_held), {})
+        queue = {} if first.is_wait or first.more else self._turns.setdefault((node, is_held), {})
         return Turn(self, queue, _MOST_CONNECTIONS)
 
     async def send(
