@@ -21,6 +21,7 @@ from conftest import eventually, eventually_in_loop, holders, waiters
 import lockward
 import lockward.asyncio
 from lockward import LockLostError, UnreachableError
+from lockward._runtime import Turn
 
 
 class Proxy:
@@ -168,6 +169,35 @@ def test_a_release_of_a_named_owner_that_is_cancelled_twice_is_not_late(client: 
         await own.connection_pool.disconnect()
 
     asyncio.run(main())
+
+
+def test_a_release_of_a_named_owner_that_waits_for_a_connection_is_not_late(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers to other calls do not start the patience of this release again."""
+    lock = lockward.Lock(client, "a", owner="job-7", timeout=1000)
+    busy, runtime = lockward.Lock(client, "busy"), lock._runtime
+    assert busy.acquire()
+    queue = runtime._turns.setdefault((None, True), {})
+    others, is_over = [Turn(runtime, queue, 16) for _ in range(16)], threading.Event()
+    assert all(turn.has_begun() for turn in others)
+
+    def call() -> None:
+        while not is_over.is_set():
+            assert not lockward.Lock(client, "busy").acquire(blocking=False)
+
+    def interrupt(_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lock, "_keep", interrupt)
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    waiting = len(queue) - len(others)
+    is_over.set()
+    calling.join(20)
+    assert not waiting, "the release still waits for a connection"
 
 
 @pytest.mark.parametrize("keys", ["a", "ab"])

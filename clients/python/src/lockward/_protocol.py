@@ -156,7 +156,9 @@ class Call:
             limit = max(SHORTEST, min(limit, self.left() + 0.19))
         # The last attempt may take `SHORTEST` seconds more than the patience.
         patience = limit - SHORTEST if is_owner_used_again else self._patience
-        giving_up = self.runtime.start(Call(self.lock, patience=patience).ask(requests))
+        call = Call(self.lock, patience=patience)
+        call.until = monotonic() + patience
+        giving_up = self.runtime.start(call.ask(requests))
         if is_owner_used_again:
             limit = 2.0  # on a busy machine, the last attempt may take longer
         elif self.runtime.is_asynchronous and not isinstance(error, (Exception, type(None))):

@@ -147,10 +147,8 @@ class Runtime:
         link = await self._link_to(node, requests, until)
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
-            for request in requests:
-                if (
-                    request.tenure and request.tenure.deadline < FOREVER
-                ):  # the lease may end earlier, even without a reply
+            for request in requests:  # the leases may end earlier now, even without a reply
+                if request.tenure and request.tenure.deadline < FOREVER:
                     self.watch(request.holding)
             # One WAIT serves all keys, because each WAIT may last for the whole time.
             replies = await link.converse([*commands, *first.more], until)
@@ -161,9 +159,8 @@ class Runtime:
                 first.link, link.was_left = link, True
             else:
                 link.close()
-                if (
-                    is_broken and link.idle_since
-                ):  # if a new connection fails, the server may still serve the older connections
+                # If a new connection fails, the server may still serve the older connections.
+                if is_broken and link.idle_since:
                     self.connection_lost(link.node)
             raise
         self.heard_at[node] = monotonic()
@@ -218,9 +215,7 @@ class Runtime:
             if not opening.done():
                 raise TimeoutError("no connection in time")
             opening.result()
-            theirs.redis_connect_func = (
-                None  # this may be a method of the client, and would keep a dropped client alive
-            )
+            theirs.redis_connect_func = None  # a method of the client would keep the client alive
         except BaseException:
             with suppress(RuntimeError):  # the event loop has closed
                 opening.cancel()
