@@ -49,7 +49,10 @@ func startFake(tb testing.TB, reply func(command string) string) *fake {
 						return
 					}
 					answer := "-ERR unknown command\r\n"
-					if strings.HasPrefix(command, "LOCK.") || command == "ASKING" {
+					if command == "cluster slots" {
+						host, port, _ := net.SplitHostPort(f.addr)
+						answer = fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%s\r\n:%s\r\n", len(host), host, port)
+					} else if strings.HasPrefix(command, "LOCK.") || command == "ASKING" {
 						f.mu.Lock()
 						f.sent = append(f.sent, command)
 						f.mu.Unlock()
@@ -97,6 +100,13 @@ func (f *fake) count(beginning string) (count int) {
 
 func (f *fake) client(tb testing.TB) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: f.addr})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// cluster returns a client of a cluster whose only node is the server.
+func (f *fake) cluster(tb testing.TB) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{f.addr}})
 	tb.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
@@ -365,7 +375,7 @@ func TestADowngradeToAnInvalidKindWhoseReplyWasLostKeepsTheLock(t *testing.T) {
 	})
 	client := newClient(t, f.client(t), lockward.WithPatience(50*time.Millisecond))
 	lock := acquire(t, client, "k", lockward.WithLease(900*time.Millisecond))
-	expect(t, lock.Downgrade(t.Context(), lockward.Slots(2_000_000)), lockward.ErrUnreachable)
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(2)), lockward.ErrUnreachable)
 	eventually(t, "the client renews the lock with its earlier kind, or loses it", func() bool {
 		return renewals.Load() >= 5 || !lock.Held()
 	})
@@ -387,7 +397,7 @@ func TestARedirectionThatDoesNotEndEndsTheCallInTime(t *testing.T) {
 			return fmt.Sprintf("-%s 1 %s\r\n", redirection, to.Load())
 		})
 		to.Store(f.addr)
-		client := newClient(t, f.client(t), lockward.WithPatience(300*time.Millisecond))
+		client := newClient(t, f.cluster(t), lockward.WithPatience(300*time.Millisecond))
 		_, err := client.Acquire(t.Context(), "k", lockward.WithoutWaiting())
 		expect(t, err, lockward.ErrUnreachable)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -396,6 +406,19 @@ func TestARedirectionThatDoesNotEndEndsTheCallInTime(t *testing.T) {
 		cancel()
 		if count := f.count("LOCK.ACQUIRE"); count > 100 {
 			t.Error(count, "requests")
+		}
+	}
+}
+
+func TestAClientOfOneServerRefusesAClusterAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, redirection := range []string{"MOVED", "ASK"} {
+		f := startFake(t, func(string) string { return "-" + redirection + " 1 127.0.0.1:1\r\n" })
+		client := newClient(t, f.client(t))
+		_, err := client.Acquire(t.Context(), "k")
+		expect(t, err, lockward.ErrRefused)
+		if !redis.HasErrorPrefix(err, redirection) || !strings.Contains(err.Error(), "redis.ClusterClient") || f.count("") != 1 {
+			t.Error(f.count(""), err)
 		}
 	}
 }
@@ -414,7 +437,7 @@ func TestAGuardedCommandThatIsRedirectedToTheSameNodeRuns(t *testing.T) {
 		return "+OK\r\n"
 	})
 	addr.Store(f.addr)
-	lock := acquire(t, newClient(t, f.client(t)), "k")
+	lock := acquire(t, newClient(t, f.cluster(t)), "k")
 	for range 20 {
 		check(t, lock.Guarded(t.Context(), "SET", "state", "paid").Err())
 	}

@@ -107,6 +107,7 @@ func (r *call) ask() error {
 		case r.reply != nil:
 			refusal := r.reply.Err()
 			moved := redirected(refusal)
+			_, isCluster := r.client.rdb.(*redis.ClusterClient)
 			switch {
 			case refusal == nil || errors.Is(refusal, redis.Nil):
 				return nil
@@ -115,6 +116,8 @@ func (r *call) ask() error {
 			case r.isRelease && hasCode(refusal, "MISCONF"):
 			case moved.addr == "" && !isTransient(refusal), r.isOnce && endsWait(refusal):
 				return r.fail(ErrRefused, refusal)
+			case moved.addr != "" && !isCluster:
+				return r.fail(ErrRefused, refusal, errors.New("the server is a node of a cluster, which needs a *redis.ClusterClient"))
 			}
 			r.failure = refusal
 			if r.patience > 0 && !refusesWrites(refusal) {
