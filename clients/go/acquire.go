@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +25,8 @@ const (
 
 	// minLease is the shortest lease that an option accepts: leaseEnd subtracts a millisecond, so a lease of 1 ms would be over at once.
 	minLease = 2 * time.Millisecond
+
+	weights = "1 to the number of Slots"
 )
 
 // An AcquireOption sets what an acquisition asks for.
@@ -42,31 +45,50 @@ type settings struct {
 	err       error         // set if an option is out of range
 }
 
-// A kind has the arguments of a command that say which owners may hold the lock together.
-type kind struct {
-	Limit  []any // SHARED, or SLOTS and their number; empty for an exclusive lock
-	Weight []any
+// A kind says which owners may hold the lock together. Its fields are 0 if the program has not set them.
+type kind struct{ Slots, Weight int }
+
+const (
+	maxSlots = 1_000_000    // the largest number of slots that the server accepts
+	shared   = maxSlots + 1 // the slots of a read lock
+)
+
+// require sets err if a condition is not met. The first error stays.
+func (s *settings) require(isMet bool, format string, args ...any) {
+	if s.err == nil && !isMet {
+		s.err = fmt.Errorf("lockward: "+format, args...)
+	}
 }
 
-// maxSlots is the largest number of slots that the server accepts.
-const maxSlots = 1_000_000
+// check sets err if the value of an option is not allowed.
+func (s *settings) check(isAllowed bool, name string, value any, allowed string) {
+	s.require(isAllowed, "the %s is %v, but must be %s", name, value, allowed)
+}
 
-// checkRange sets err if the value of an option is less than least.
-func (s *settings) checkRange(name string, value, least time.Duration) {
-	if value < least {
-		s.err = fmt.Errorf("lockward: the %s is %v, but must be %v or more", name, value, least)
-	}
+func (s *settings) setSlots(n int) {
+	s.require(s.Slots == 0 || (s.Slots == shared) == (n == shared), "Shared and Slots exclude each other")
+	s.Slots = n
 }
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
 // exclusive.
-func Shared() AcquireOption { return func(s *settings) { s.Limit = []any{"SHARED"} } }
+func Shared() AcquireOption { return func(s *settings) { s.setSlots(shared) } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
-func Slots(n int) AcquireOption { return func(s *settings) { s.Limit = []any{"SLOTS", n} } }
+func Slots(n int) AcquireOption {
+	return func(s *settings) {
+		s.setSlots(n)
+		s.check(n >= 1 && n <= maxSlots, "number of slots", n, "1 to 1,000,000")
+	}
+}
 
-// Weight acquires w slots of a semaphore. w is 1 to the number of slots. Without Weight, the client acquires one slot.
-func Weight(w int) AcquireOption { return func(s *settings) { s.Weight = []any{"WEIGHT", w} } }
+// Weight acquires w slots of a semaphore. w is 1 to the number of Slots. Without Weight, the client acquires one slot.
+func Weight(w int) AcquireOption {
+	return func(s *settings) {
+		s.Weight = w
+		s.check(w >= 1, "weight", w, weights)
+	}
+}
 
 // WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once: the server's clock may be
 // faster, so the client subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the
@@ -74,7 +96,7 @@ func Weight(w int) AcquireOption { return func(s *settings) { s.Weight = []any{"
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.lease = lease.Milliseconds()
-		s.checkRange("lease", lease, minLease)
+		s.check(lease >= minLease, "lease", lease, "2ms or more")
 	}
 }
 
@@ -86,7 +108,7 @@ func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = f
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.holdLimit = limit
-		s.checkRange("hold limit", limit, minLease)
+		s.check(limit >= minLease, "hold limit", limit, "2ms or more")
 	}
 }
 
@@ -98,9 +120,8 @@ func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = fal
 func WithOwner(owner string) AcquireOption {
 	return func(s *settings) {
 		s.owner = owner
-		if owner == "" || owner == "*" { // for *, the server makes up an owner
-			s.err = fmt.Errorf("lockward: the owner is %q, but must be 1 to 1,024 bytes, and not *", owner)
-		}
+		// For *, the server makes up an owner.
+		s.check(owner != "" && owner != "*" && len(owner) <= 1024, "owner", strconv.Quote(owner), "1 to 1,024 bytes, and not *")
 	}
 }
 
@@ -110,7 +131,8 @@ func WithOwner(owner string) AcquireOption {
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(within, 24*time.Hour)
-		s.checkRange("replicas' time", within, time.Millisecond)
+		s.check(count >= 1, "number of replicas", count, "1 or more")
+		s.check(within >= time.Millisecond, "replicas' time", within, "1ms or more")
 	}
 }
 
@@ -352,8 +374,15 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 	}
 	words = append(words, arguments...)
 	words = append(words, "HOLDS", 1)
-	words = append(words, p.kind.Limit...)
-	return newCommand(append(words, p.kind.Weight...)...)
+	switch k := p.kind; {
+	case k.Weight > 0: // the server refuses SHARED with a weight, but after a downgrade each renewal must name the weight
+		words = append(words, "SLOTS", min(k.Slots, maxSlots), "WEIGHT", k.Weight)
+	case k.Slots == shared:
+		words = append(words, "SHARED")
+	case k.Slots > 0:
+		words = append(words, "SLOTS", k.Slots)
+	}
+	return newCommand(words...)
 }
 
 // giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the

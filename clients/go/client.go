@@ -71,11 +71,11 @@ func WithPatience(patience time.Duration) Option { return func(c *Client) { c.pa
 // place in the server's queue until one of these connections is free. Until then these callers poll. The first pause between two polls
 // is 50 ms. Each further pause is twice as long, up to a second.
 func WithWaitingConnections(count int) Option {
-	return func(c *Client) { c.waitPermits = make(chan struct{}, max(1, count)) }
+	return func(c *Client) { c.waitPermits = make(chan struct{}, max(0, count)) }
 }
 
-// New returns a client of the servers that rdb is connected to. rdb must be a *redis.Client, with or without Sentinels, or a
-// *redis.ClusterClient. For any other client, and for options that are out of range, New returns an error.
+// New returns a client of the servers that rdb is connected to. rdb must be a *redis.Client, with or without Sentinels, or for a
+// cluster a *redis.ClusterClient. For any other client, and for options that are out of range, New returns an error.
 //
 // The client connects when it sends its first request. It opens connections of its own with rdb's options: dialer, TLS, user and
 // password, database. Hooks and limiters of rdb do not apply to these connections. Do not close rdb before you close the client: the
@@ -96,8 +96,8 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	for _, option := range options {
 		option(c)
 	}
-	if c.responseLimit < time.Millisecond || c.responseLimit > time.Hour || c.patience < time.Millisecond {
-		return nil, errors.New("lockward: the response limit or the patience is out of range")
+	if c.responseLimit < time.Millisecond || c.responseLimit > time.Hour || c.patience < time.Millisecond || cap(c.waitPermits) == 0 {
+		return nil, errors.New("lockward: the response limit, the patience or the number of waiting connections is out of range")
 	}
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:
@@ -189,6 +189,7 @@ func (c *Client) DoAll(
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
+	options = append(slices.Clip(options), func(s *settings) { s.require(s.Slots == 0, "Lead takes neither Shared nor Slots") })
 	for {
 		hasRun, isDeposed := false, false
 		err := c.Do(ctx, key, func(ctx context.Context, lock *Lock) error {

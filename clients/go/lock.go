@@ -80,6 +80,7 @@ func (c *Client) newTenure(
 	for _, option := range options {
 		option(&t.settings)
 	}
+	t.check(t.Weight <= t.Slots && (t.Weight == 0 || t.Slots != shared), "weight", t.Weight, weights)
 	if t.err != nil {
 		return nil, t.err
 	}
@@ -177,7 +178,7 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
-	return l.renew(ctx, nil)
+	return l.renew(ctx, 0)
 }
 
 // Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
@@ -187,7 +188,12 @@ func (l *Lock) Renew(ctx context.Context) error {
 // If the server has refused only some of several keys, the other keys are downgraded.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
-	return l.renew(ctx, limit)
+	var wanted settings
+	limit(&wanted)
+	if wanted.require(wanted.Slots != 0, "Downgrade takes Shared or Slots"); wanted.err != nil {
+		return wanted.err
+	}
+	return l.renew(ctx, wanted.Slots)
 }
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
@@ -224,7 +230,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			_ = l.end(p.fail(ErrLost, err))
 			err = l.checkHeld()
 		case isFenced:
-			err = l.renew(ctx, nil) // a server in quarantine restores the tenure
+			err = l.renew(ctx, 0) // a server in quarantine restores the tenure
 		case r.reply != nil && (err == nil || errors.Is(err, ErrRefused)):
 			return r.reply
 		case ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain:

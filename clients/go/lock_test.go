@@ -460,13 +460,17 @@ func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
 	requests := func() int { return s.calls("lock.acquire") + s.calls("lock.renew") + s.calls("lock.release") }
 	before := requests()
 	for want, option := range map[string]lockward.AcquireOption{
-		"lockward: the lease is 0s, but must be 2ms or more":                  lockward.WithLease(0),
-		"lockward: the lease is -1s, but must be 2ms or more":                 lockward.WithLease(-time.Second),
-		"lockward: the lease is 1.999ms, but must be 2ms or more":             lockward.WithLease(1999 * time.Microsecond),
-		"lockward: the hold limit is 0s, but must be 2ms or more":             lockward.WithHoldLimit(0),
-		"lockward: the replicas' time is 0s, but must be 1ms or more":         lockward.WithReplicas(1, 0),
-		`lockward: the owner is "", but must be 1 to 1,024 bytes, and not *`:  lockward.WithOwner(""),
-		`lockward: the owner is "*", but must be 1 to 1,024 bytes, and not *`: lockward.WithOwner("*"),
+		"lockward: the lease is 0s, but must be 2ms or more":                   lockward.WithLease(0),
+		"lockward: the lease is -1s, but must be 2ms or more":                  lockward.WithLease(-time.Second),
+		"lockward: the lease is 1.999ms, but must be 2ms or more":              lockward.WithLease(1999 * time.Microsecond),
+		"lockward: the hold limit is 0s, but must be 2ms or more":              lockward.WithHoldLimit(0),
+		"lockward: the replicas' time is 0s, but must be 1ms or more":          lockward.WithReplicas(1, 0),
+		`lockward: the owner is "", but must be 1 to 1,024 bytes, and not *`:   lockward.WithOwner(""),
+		`lockward: the owner is "*", but must be 1 to 1,024 bytes, and not *`:  lockward.WithOwner("*"),
+		"lockward: the number of replicas is 0, but must be 1 or more":         lockward.WithReplicas(0, time.Second),
+		"lockward: the number of slots is 0, but must be 1 to 1,000,000":       lockward.Slots(0),
+		"lockward: the number of slots is 2000000, but must be 1 to 1,000,000": lockward.Slots(2_000_000),
+		"lockward: the weight is 0, but must be 1 to the number of Slots":      lockward.Weight(0),
 	} {
 		_, acquired := client.Acquire(t.Context(), "k", option, lockward.WithoutWaiting())
 		_, acquiredAll := client.AcquireAll(t.Context(), []string{"a", "b"}, option, lockward.WithoutWaiting())
@@ -480,6 +484,16 @@ func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
 			if err == nil || err.Error() != want {
 				t.Errorf("got %v, not %s", err, want)
 			}
+		}
+	}
+	for want, options := range map[string][]lockward.AcquireOption{
+		"lockward: the weight is 3, but must be 1 to the number of Slots": {lockward.Weight(3), lockward.Slots(2)},
+		"lockward: the weight is 1, but must be 1 to the number of Slots": {lockward.Weight(1)},
+		"lockward: the weight is 2, but must be 1 to the number of Slots": {lockward.Shared(), lockward.Weight(2)},
+		"lockward: Shared and Slots exclude each other":                   {lockward.Slots(2), lockward.Shared(), lockward.Weight(2)},
+	} {
+		if _, err := client.Acquire(t.Context(), "k", options...); err == nil || err.Error() != want {
+			t.Errorf("got %v, not %s", err, want)
 		}
 	}
 	if after := requests(); after != before {
@@ -620,7 +634,9 @@ func TestNewRefusesUnknownClientsAndOptionsOutOfRange(t *testing.T) {
 	}
 	rdb := redis.NewClient(&redis.Options{})
 	defer rdb.Close()
-	for _, option := range []lockward.Option{lockward.WithPatience(0), lockward.WithResponseLimit(-1)} {
+	for _, option := range []lockward.Option{
+		lockward.WithPatience(0), lockward.WithResponseLimit(-1), lockward.WithWaitingConnections(0), lockward.WithWaitingConnections(-1),
+	} {
 		if _, err := lockward.New(rdb, option); err == nil {
 			t.Fatal("New accepts an option out of range")
 		}
@@ -1025,6 +1041,20 @@ func TestACandidateThatWasPausedAtTheGrantLeadsLater(t *testing.T) {
 	}
 }
 
+func TestLeadershipIsExclusive(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	for _, option := range []lockward.AcquireOption{lockward.Shared(), lockward.Slots(2)} {
+		err := client.Lead(t.Context(), "k", func(context.Context, *lockward.Lock) error {
+			t.Error("a candidate leads")
+			return nil
+		}, option)
+		if err == nil || err.Error() != "lockward: Lead takes neither Shared nor Slots" {
+			t.Error(err)
+		}
+	}
+}
+
 func TestALeaseShorterThanARoundTripIsNotRequestedInABusyLoop(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -1158,10 +1188,17 @@ func TestADowngradeChangesOnlyTheLimit(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	lock := acquire(t, newClient(t, s.client()), "k")
-	owner := lock.Owner()
-	check(t, lock.Downgrade(t.Context(), lockward.WithOwner("another")))
-	if lock.Owner() != owner {
-		t.Error(lock.Owner())
+	for want, option := range map[string]lockward.AcquireOption{
+		"lockward: Downgrade takes Shared or Slots":                       lockward.WithOwner("another"),
+		"lockward: the number of slots is 0, but must be 1 to 1,000,000":  lockward.Slots(0),
+		"lockward: the weight is 0, but must be 1 to the number of Slots": lockward.Weight(0),
+	} {
+		if err := lock.Downgrade(t.Context(), option); err == nil || err.Error() != want {
+			t.Errorf("got %v, not %s", err, want)
+		}
+	}
+	if calls := s.calls("lock.renew"); calls > 0 {
+		t.Error(calls, "requests")
 	}
 	var running sync.WaitGroup
 	for range 2 { // the race detector sees unprotected access

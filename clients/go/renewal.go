@@ -92,8 +92,8 @@ func (c *Client) watch() {
 	}
 }
 
-// renew renews all keys for the program. If downgrade is not nil, the renewal names the kind that this option sets.
-func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
+// renew renews all keys for the program. If slots is not 0, the renewal is a downgrade.
+func (t *tenure) renew(ctx context.Context, slots int) error {
 	ctx, end := joined(ctx, t.over)
 	defer end()
 	ctx, stop := context.WithTimeout(ctx, t.client.patience)
@@ -105,14 +105,8 @@ func (t *tenure) renew(ctx context.Context, downgrade AcquireOption) error {
 	}
 	t.mu.Lock()
 	for _, p := range t.parts {
-		if downgrade != nil {
-			wanted := settings{kind: p.kind}
-			downgrade(&wanted)
-			if len(wanted.Weight) > 0 && wanted.Limit[0] == "SHARED" {
-				// The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
-				Slots(maxSlots)(&wanted)
-			}
-			p.kind, p.other = wanted.kind, p.kind
+		if slots > 0 {
+			p.other, p.kind.Slots = p.kind, slots
 		}
 	}
 	calls := t.newRenewals(ctx, true)
