@@ -761,3 +761,19 @@ func TestALockThatIsDroppedInAnyStateEnds(t *testing.T) {
 		s.waitUntilFree("l")
 	}
 }
+
+func TestAHandleOfKeysWithDifferentKindsCanBeResumed(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock, err := client.AcquireAll(t.Context(), []string{"a", "b"}, lockward.Slots(2))
+	check(t, err)
+	s.do("ACL", "SETUSER", "default", "resetkeys", "~b")
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(3)), lockward.ErrRefused)
+	s.do("ACL", "SETUSER", "default", "allkeys")
+	handle, err := lock.Handle()
+	check(t, err)
+	resumed, err := client.Resume(t.Context(), handle)
+	check(t, err)
+	check(t, resumed.Release(t.Context()))
+}

@@ -246,7 +246,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 // The error is ErrLost if the lock was lost before: the lock did not protect the work up to its end. The error is ErrReleased if the
 // lock was released before. The error is ErrUnreachable if no server answers before the patience or the lease ends; then the lock
 // ends with its lease. If ctx has ended, or ends during the call, Release returns within 200 ms. Then the client repeats the release
-// in the background, but not for an owner that the program has named.
+// in the background, but not for an owner that the program has named, and not for a lock that Resume has returned.
 func (l *Lock) Release(ctx context.Context) error {
 	lost := l.end(l.parts[0].fail(ErrReleased))
 	if lost != nil && (len(l.parts) == 1 || !errors.Is(lost, ErrLost)) {
@@ -274,10 +274,10 @@ func (l *Lock) Release(ctx context.Context) error {
 // A handle is what another process needs to continue a tenure.
 type handle struct {
 	Owner  string
-	Kind   kind
 	Lease  int64
 	Keys   []string
 	Tokens []int64
+	Kinds  []kind // they differ if the server has refused a downgrade of some keys
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
@@ -289,9 +289,9 @@ func (l *Lock) Handle() (string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: l.owner, Kind: l.parts[0].kind, Lease: l.parts[0].lease, Tokens: l.Tokens()}
+	h := handle{Owner: l.owner, Lease: l.parts[0].lease, Tokens: l.Tokens()}
 	for _, p := range l.parts {
-		h.Keys = append(h.Keys, p.key)
+		h.Keys, h.Kinds = append(h.Keys, p.key), append(h.Kinds, p.kind)
 	}
 	var encoded bytes.Buffer
 	err := gob.NewEncoder(&encoded).Encode(h)
@@ -306,17 +306,18 @@ func (l *Lock) Handle() (string, error) {
 func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
-	if err := gob.NewDecoder(encoded).Decode(&h); err != nil || len(h.Keys) == 0 || len(h.Tokens) != len(h.Keys) {
+	err := gob.NewDecoder(encoded).Decode(&h)
+	if count := len(h.Keys); err != nil || count == 0 || len(h.Tokens) != count || len(h.Kinds) != count {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
 	// The options of the caller cannot change these settings.
-	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, h.Kind, 0 }
+	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, kind{}, 0 }
 	t, err := c.newTenure(ctx, h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
 	if err != nil {
 		return nil, err
 	}
 	for i, p := range t.parts {
-		p.token = h.Tokens[i]
+		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}
 	err = t.take(t.acquiring, renewCommand, c.patience, t.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
