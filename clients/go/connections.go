@@ -30,38 +30,38 @@ const (
 	lookUpLimit = 250 * time.Millisecond
 )
 
-// A connection is used by one attempt at a time. It is a separate go-redis client over one connection that this package has opened.
-// So this package can close the connection when the context of the attempt ends.
+// past is a deadline that ends a read or a write at once.
+var past = time.Unix(1, 0)
+
+// A connection is used by one attempt at a time. It is a separate go-redis client over one network connection that this package has
+// opened. So this package can end the attempt when its context ends.
 type connection struct {
-	net     net.Conn
-	client  *redis.Client
-	conn    *redis.Conn
-	opened  time.Time   // when the connection was opened
-	isReady bool        // the handshake is over
-	isUsed  bool        // the server has answered a request
-	idleEnd time.Time   // when the idle limit is over
-	watch   *time.Timer // calls watchIdle
-	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
+	net.Conn
+	greeting []byte // what the server has sent first
+	client   *redis.Client
+	conn     *redis.Conn
+	opened   time.Time   // when the connection was opened
+	isReady  bool        // the handshake is over
+	isUsed   bool        // the server has answered a request
+	idleEnd  time.Time   // when the idle limit is over
+	watch    *time.Timer // calls watchIdle
+	watched  chan bool   // when watchIdle ends, it sends whether the connection is intact
 
 	unsubscribe auth.UnsubscribeFunc // ends the subscription to a StreamingCredentialsProvider
 }
 
-// A greetedConn remembers what the server has sent first. A full server sends an error and closes the connection. go-redis takes this
-// error for the answer to HELLO, and goes on.
-type greetedConn struct {
-	net.Conn
-	greeting []byte
-}
-
-func (c *greetedConn) Read(b []byte) (n int, err error) {
-	if n, err = c.Conn.Read(b); c.greeting == nil {
-		c.greeting = bytes.Clone(b[:n])
+// Read remembers the greeting. A full server sends an error and closes the connection. go-redis takes this error for the answer to HELLO,
+// and goes on.
+func (cn *connection) Read(b []byte) (n int, err error) {
+	if n, err = cn.Conn.Read(b); cn.greeting == nil {
+		cn.greeting = bytes.Clone(b[:n])
 	}
 	return n, err
 }
 
+// close closes the connection with its client.
 func (cn *connection) close() {
-	_ = cn.net.Close()
+	_ = cn.Close()
 	_ = cn.client.Close()
 	if cn.unsubscribe != nil {
 		_ = cn.unsubscribe()
@@ -147,7 +147,7 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own := *theirs
 	own.Addr, own.Protocol, own.Limiter = addr, 2, nil
-	own.ReadTimeout, own.WriteTimeout = -2, -2 // exchange sets the time limit
+	own.ReadTimeout, own.WriteTimeout = -2, -2 // the context of the attempt has the time limit
 	own.MaxRetries = -1                        // only call.ask may repeat a request
 	own.DisableIdentity = true                 // CLIENT SETINFO would cost a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
@@ -156,25 +156,9 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// permit adds an element to permits. It waits until there is room.
-func permit(ctx context.Context, end time.Time, permits chan struct{}) error {
-	select {
-	case permits <- struct{}{}:
-		return nil
-	default: // try first without the timer below, because a timer allocates memory
-	}
-	select {
-	case permits <- struct{}{}:
-		return nil
-	case <-time.After(time.Until(end)):
-	case <-ctx.Done():
-	}
-	return attemptEnded(ctx, end)
-}
-
 // connection returns an idle connection to a node that was opened after a time, or opens a new connection. A wait does not use the
 // last idle connection, because the renewals need this connection if the server accepts no further connection.
-func (c *Client) connection(ctx context.Context, end time.Time, n *node, after time.Time, isWait bool) (*connection, error) {
+func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWait bool) (*connection, error) {
 	kept := 0
 	if isWait {
 		kept = 1
@@ -182,18 +166,15 @@ func (c *Client) connection(ctx context.Context, end time.Time, n *node, after t
 	if cn := c.takeIdle(n, after, kept); cn != nil {
 		return cn, nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, end, errLate)
-	defer cancel()
 	conn, isLastKnown, err := n.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	greeted := &greetedConn{Conn: conn}
-	cn, own := &connection{net: greeted, opened: time.Now(), watched: make(chan bool, 1)}, *n.options
+	cn, own := &connection{Conn: conn, opened: time.Now(), watched: make(chan bool, 1)}, *n.options
 	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
-	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return greeted, nil }
+	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return cn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
-		if line, _, _ := bytes.Cut(greeted.greeting, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
+		if line, _, _ := bytes.Cut(cn.greeting, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
 			return errors.New(string(line[1:]))
 		}
 		if isLastKnown {
@@ -234,7 +215,7 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
 	if isKept {
 		cn.idleEnd = time.Now().Add(c.idleLimit)
-		_ = cn.net.SetReadDeadline(cn.idleEnd)
+		_ = cn.SetReadDeadline(cn.idleEnd)
 		cn.watch.Reset(watchAfter)
 		n.idle = append(n.idle, cn)
 	}
@@ -247,7 +228,7 @@ func (c *Client) keepIdle(n *node, cn *connection) {
 // watchIdle reads from an idle connection until takeIdle takes the connection, the idle limit is over, or the server closes the
 // connection.
 func (c *Client) watchIdle(cn *connection) {
-	_, err := cn.net.Read(make([]byte, 1))
+	_, err := cn.Read(make([]byte, 1))
 	isBroken := !errors.Is(err, os.ErrDeadlineExceeded)
 	isIntact := !isBroken && time.Now().Before(cn.idleEnd)
 	if !isIntact {
@@ -272,7 +253,7 @@ func (c *Client) takeIdle(n *node, after time.Time, kept int) *connection {
 		if cn.watch.Stop() {
 			return cn
 		}
-		_ = cn.net.SetReadDeadline(time.Unix(1, 0))
+		_ = cn.SetReadDeadline(past)
 		if <-cn.watched {
 			return cn
 		}
@@ -339,21 +320,17 @@ func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) er
 	}
 }
 
-// exchange sends commands and reads all replies. When ctx ends, exchange closes the connection. For an error reply of a server,
-// exchange returns nil, because the command contains the error.
-func (cn *connection) exchange(ctx context.Context, end time.Time, commands []command) error {
-	defer context.AfterFunc(ctx, func() { _ = cn.net.Close() })()
-	if !cn.isReady { // OnConnect and the credentials provider of the program get ctx, and must end in time
-		limited, cancel := context.WithDeadline(ctx, end)
-		defer cancel()
-		ctx = limited
+// exchange sends commands and reads all replies, until ctx ends. For an error reply of a server, exchange returns nil, because the
+// command contains the error.
+func (cn *connection) exchange(ctx context.Context, commands []command) (err error) {
+	deadline, _ := ctx.Deadline()
+	if err = cn.SetDeadline(deadline); err != nil {
+		return err
 	}
-	err := cn.net.SetDeadline(end)
-	switch {
-	case err != nil:
-	case len(commands) == 1: // for one command, Process costs less than a pipeline
+	defer context.AfterFunc(ctx, func() { _ = cn.SetDeadline(past) })()
+	if len(commands) == 1 { // for one command, Process costs less than a pipeline
 		err = cn.conn.Process(ctx, commands[0])
-	default:
+	} else {
 		pipe := cn.conn.Pipeline()
 		for _, command := range commands {
 			_ = pipe.Process(ctx, command)

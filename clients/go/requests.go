@@ -144,6 +144,8 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	for _, r := range calls {
 		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
 	}
+	ctx, cancel := context.WithDeadlineCause(ctx, end, errLate)
+	defer cancel()
 	var cn *connection
 	n, err := c.nodeFor(ctx, first.key, to)
 	if err == nil && !first.isWait && !first.isReplicated { // a request that waits at the server must not hold a permit that other calls need
@@ -151,12 +153,15 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 		if first.isRenewal {
 			permits = n.renewals
 		}
-		if err = permit(ctx, end, permits); err == nil {
+		select {
+		case permits <- struct{}{}:
 			defer func() { <-permits }()
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
 	}
 	if err == nil {
-		cn, err = c.connection(ctx, end, n, first.after, first.isWait)
+		cn, err = c.connection(ctx, n, first.after, first.isWait)
 	}
 	if err == nil {
 		commands := make([]command, 0, len(calls)+2)
@@ -176,12 +181,12 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 				r.confirmed = replicas
 			}
 		}
-		err = cn.exchange(ctx, end, commands)
+		err = cn.exchange(ctx, commands)
 		if err == nil && first.isReplicated && isTransient(first.confirmed.Err()) {
 			err = first.confirmed.Err()
 		}
 	}
-	ended := attemptEnded(ctx, end)
+	ended := context.Cause(ctx)
 	isSent := cn != nil && cn.isReady
 	isBroken := isSent && cn.isUsed && err != nil && ended == nil
 	for _, r := range calls {
@@ -243,14 +248,6 @@ func (r *call) checkNumber(err error, isToken bool) error {
 func (r *call) unexpected() error {
 	r.isUncertain = true
 	return r.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.reply))
-}
-
-// attemptEnded returns why an attempt has ended, or nil.
-func attemptEnded(ctx context.Context, end time.Time) error {
-	if ctx.Err() == nil && !time.Now().Before(end) {
-		return errLate
-	}
-	return context.Cause(ctx)
 }
 
 // sleep waits until a time, or until the context ends.
