@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,7 +25,7 @@ const (
 	// minLease is the shortest lease that an option accepts: leaseEnd subtracts a millisecond, so a lease of 1 ms would be over at once.
 	minLease = 2 * time.Millisecond
 
-	weights = "1 to the number of Slots"
+	weights = "the weight is %v, but must be 1 to the number of Slots"
 )
 
 // An AcquireOption sets what an acquisition asks for.
@@ -60,11 +59,6 @@ func (s *settings) require(isMet bool, format string, args ...any) {
 	}
 }
 
-// check sets err if the value of an option is not allowed.
-func (s *settings) check(isAllowed bool, name string, value any, allowed string) {
-	s.require(isAllowed, "the %s is %v, but must be %s", name, value, allowed)
-}
-
 func (s *settings) setSlots(n int) {
 	s.require(s.Slots == 0 || (s.Slots == shared) == (n == shared), "Shared and Slots exclude each other")
 	s.Slots = n
@@ -78,7 +72,7 @@ func Shared() AcquireOption { return func(s *settings) { s.setSlots(shared) } }
 func Slots(n int) AcquireOption {
 	return func(s *settings) {
 		s.setSlots(n)
-		s.check(n >= 1 && n <= maxSlots, "number of slots", n, "1 to 1,000,000")
+		s.require(n >= 1 && n <= maxSlots, "the number of slots is %v, but must be 1 to 1,000,000", n)
 	}
 }
 
@@ -86,7 +80,7 @@ func Slots(n int) AcquireOption {
 func Weight(w int) AcquireOption {
 	return func(s *settings) {
 		s.Weight = w
-		s.check(w >= 1, "weight", w, weights)
+		s.require(w >= 1, weights, w)
 	}
 }
 
@@ -96,7 +90,7 @@ func Weight(w int) AcquireOption {
 func WithLease(lease time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.lease = lease.Milliseconds()
-		s.check(lease >= minLease, "lease", lease, "2ms or more")
+		s.require(lease >= minLease, "the lease is %v, but must be 2ms or more", lease)
 	}
 }
 
@@ -108,7 +102,7 @@ func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = f
 func WithHoldLimit(limit time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.holdLimit = limit
-		s.check(limit >= minLease, "hold limit", limit, "2ms or more")
+		s.require(limit >= minLease, "the hold limit is %v, but must be 2ms or more", limit)
 	}
 }
 
@@ -120,8 +114,8 @@ func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = fal
 func WithOwner(owner string) AcquireOption {
 	return func(s *settings) {
 		s.owner = owner
-		// For *, the server makes up an owner.
-		s.check(owner != "" && owner != "*" && len(owner) <= 1024, "owner", strconv.Quote(owner), "1 to 1,024 bytes, and not *")
+		isAllowed := owner != "" && owner != "*" && len(owner) <= 1024 // for *, the server makes up an owner
+		s.require(isAllowed, "the owner is %q, but must be 1 to 1,024 bytes, and not *", owner)
 	}
 }
 
@@ -131,8 +125,8 @@ func WithOwner(owner string) AcquireOption {
 func WithReplicas(count int, within time.Duration) AcquireOption {
 	return func(s *settings) {
 		s.replicas, s.within = count, min(within, 24*time.Hour)
-		s.check(count >= 1, "number of replicas", count, "1 or more")
-		s.check(within >= time.Millisecond, "replicas' time", within, "1ms or more")
+		s.require(count >= 1, "the number of replicas is %v, but must be 1 or more", count)
+		s.require(within >= time.Millisecond, "the replicas' time is %v, but must be 1ms or more", within)
 	}
 }
 
@@ -164,7 +158,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t, err := c.newTenure(ctx, keys, settings{isRenewed: true, mayWait: true}, options)
+		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
 		if err != nil {
 			return nil, err
 		}
@@ -174,7 +168,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
 		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
-		isAnswered := !isFirst || slices.ContainsFunc(t.parts, func(p *part) bool { return p.isAnswered.Load() })
+		isAnswered := !isFirst || t.isAnswered.Load()
 		switch {
 		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
 			sleep(ctx, time.Now().Add(firstPause))
@@ -190,13 +184,15 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 // acquire acquires all keys, or ends the tenure. The first attempt tries all keys at once. If there is only one key, the first attempt
 // then waits for this key. Later attempts wait for one key after the other.
 func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
+	acquiring, end := joined(ctx, t.over)
+	defer end()
 	if isFirst {
-		err = t.take(t.acquiring, acquireCommand, t.client.patience, t.parts...)
+		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
 	}
 	if !isFirst || t.mayWait && len(t.parts) == 1 && errors.Is(err, ErrBusy) {
 		err = nil
 		for i := 0; err == nil && i < len(t.parts); i++ {
-			err = t.parts[i].acquire(t.acquiring)
+			err = t.parts[i].acquire(acquiring)
 		}
 	}
 	hasLeft, ended := ctx.Err() != nil, t.checkHeld()

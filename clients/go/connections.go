@@ -118,11 +118,11 @@ func (c *Client) nodeFor(ctx context.Context, key string, to redirect) (n *node,
 		if to.isAny {
 			key = strconv.FormatInt(time.Now().UnixNano(), 36)
 		}
-		asking, cancel := context.WithTimeout(ctx, lookUpLimit)
-		defer cancel()
 		// The look-up continues after ctx has ended, because a late result helps later attempts.
-		lookUp := func() (*redis.Client, error) { return cluster.MasterForKey(context.WithoutCancel(ctx), key) }
-		if master, err = bounded(asking, lookUp, nil); err != nil {
+		lookUp := func(ctx context.Context) (*redis.Client, error) {
+			return cluster.MasterForKey(context.WithoutCancel(ctx), key)
+		}
+		if master, err = bounded(ctx, lookUpLimit, lookUp, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -277,9 +277,8 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 // a time limit, because go-redis' own dialer asks the Sentinels without a time limit.
 func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
 	dial := func(dialer func(ctx context.Context, network, addr string) (net.Conn, error), addr string, limit time.Duration) {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		conn, err = bounded(ctx, func() (net.Conn, error) { return dialer(ctx, n.options.Network, addr) }, net.Conn.Close)
+		task := func(ctx context.Context) (net.Conn, error) { return dialer(ctx, n.options.Network, addr) }
+		conn, err = bounded(ctx, limit, task, net.Conn.Close)
 	}
 	deadline, _ := ctx.Deadline()
 	limit, primary := time.Until(deadline), n.primary.Load()
@@ -298,12 +297,16 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	return conn, isLastKnown, err
 }
 
-// bounded runs a task that may last longer than ctx. When ctx ends, bounded returns at once. If the task succeeds later, bounded passes
-// the value to drop.
-func bounded[T any](ctx context.Context, task func() (T, error), drop func(T) error) (value T, err error) {
+// bounded runs a task that may last longer than the limit or ctx. When one of them ends, bounded returns at once. If the task succeeds
+// later, bounded passes the value to drop.
+func bounded[T any](
+	ctx context.Context, limit time.Duration, task func(ctx context.Context) (T, error), drop func(T) error,
+) (value T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	results := make(chan func() (T, error))
 	go func() {
-		value, err := task()
+		value, err := task(ctx)
 		select {
 		case results <- func() (T, error) { return value, err }:
 		case <-ctx.Done():
@@ -337,10 +340,7 @@ func (cn *connection) exchange(ctx context.Context, commands []command) (err err
 		}
 		_, err = pipe.Exec(ctx)
 	}
-	switch reply := redis.Error(nil); {
-	case redis.IsMaxClientsError(err):
-		cn.isReady = false // the server has refused the connection, and has carried out no request
-	case cn.isReady && errors.As(err, &reply): // if isReady is false, the error may be the reply to the login
+	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // if isReady is false, the error may be the reply to the login
 		return nil
 	}
 	return err

@@ -373,7 +373,7 @@ func TestADowngradeToAnInvalidKindWhoseReplyWasLostKeepsTheLock(t *testing.T) {
 		}
 		return ":0\r\n"
 	})
-	client := newClient(t, f.client(t), lockward.WithPatience(50*time.Millisecond))
+	client := newClient(t, f.client(t), lockward.WithPatience(100*time.Millisecond))
 	lock := acquire(t, client, "k", lockward.WithLease(900*time.Millisecond))
 	expect(t, lock.Downgrade(t.Context(), lockward.Slots(2)), lockward.ErrUnreachable)
 	eventually(t, "the client renews the lock with its earlier kind, or loses it", func() bool {

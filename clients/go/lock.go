@@ -39,9 +39,8 @@ type tenure struct {
 	isOwnerNamed bool            // the program has named the owner
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
-	acquiring    context.Context // ends when over ends, when the caller's context ends, or when the lock is held
-	interrupt    context.CancelCauseFunc
 	lost         chan struct{}
+	isAnswered   atomic.Bool // a server has answered a request
 
 	// renewing has an element during a renewal or a downgrade. Two renewals must not overlap: the server could carry out the older
 	// renewal last, and the older renewal may have a shorter lease.
@@ -55,11 +54,10 @@ type tenure struct {
 // A part is the state of one key of a tenure. Its methods try, wait for, hold and release the key.
 type part struct {
 	*tenure
-	key        string
-	token      int64
-	lease      int64       // milliseconds; 0 until the server has chosen the lease
-	mayBeHeld  bool        // the server may have a grant, a wait or a place in the queue for this owner
-	isAnswered atomic.Bool // a server has answered a request about the key
+	key       string
+	token     int64
+	lease     int64 // milliseconds; 0 until the server has chosen the lease
+	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue for this owner
 
 	// When the key is held, tenure.mu guards the following fields.
 	kind     kind      // the kind that the next renewal names
@@ -72,15 +70,13 @@ type part struct {
 }
 
 // newTenure returns a tenure that is not held, or an error if an option is out of range.
-func (c *Client) newTenure(
-	ctx context.Context, keys []string, with settings, options []AcquireOption,
-) (*tenure, error) {
+func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) (*tenure, error) {
 	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys))}
 	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
 	for _, option := range options {
 		option(&t.settings)
 	}
-	t.check(t.Weight <= t.Slots && (t.Weight == 0 || t.Slots != shared), "weight", t.Weight, weights)
+	t.require(t.Weight == 0 || t.Weight <= t.Slots && t.Slots != shared, weights, t.Weight)
 	if t.err != nil {
 		return nil, t.err
 	}
@@ -91,7 +87,6 @@ func (c *Client) newTenure(
 		t.settings.lease = min(t.settings.lease, t.holdLimit.Milliseconds())
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
-	t.acquiring, t.interrupt = context.WithCancelCause(ctx)
 	for i, key := range keys {
 		t.parts[i] = &part{tenure: t, key: key, lease: t.settings.lease, kind: t.settings.kind, other: t.settings.kind}
 	}
@@ -104,7 +99,6 @@ func (c *Client) newTenure(
 
 // lock returns the Lock of a tenure that is held.
 func (t *tenure) lock() *Lock {
-	t.interrupt(nil)
 	l := &Lock{t}
 	runtime.AddCleanup(l, func(t *tenure) {
 		t.mu.Lock()
@@ -312,14 +306,16 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	}
 	// The options of the caller cannot change these settings.
 	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, kind{}, 0 }
-	t, err := c.newTenure(ctx, h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
+	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
 	if err != nil {
 		return nil, err
 	}
 	for i, p := range t.parts {
 		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}
-	err = t.take(t.acquiring, renewCommand, c.patience, t.parts...)
+	renewing, end := joined(ctx, t.over)
+	defer end()
+	err = t.take(renewing, renewCommand, c.patience, t.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
 		err = t.parts[0].fail(ErrLost)
 	}
@@ -371,7 +367,6 @@ func (t *tenure) finish(reason error) {
 		close(t.lost)
 	}
 	t.cancel(reason)
-	t.interrupt(reason)
 	t.client.mu.Lock()
 	defer t.client.mu.Unlock()
 	delete(t.client.tenures, t)
