@@ -124,9 +124,7 @@ func (c *Client) Close() error {
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := c.takeIdle(n, time.Time{}, 0); cn != nil; cn = c.takeIdle(n, time.Time{}, 0) {
-			cn.close()
-		}
+		c.closeIdle(n)
 	}
 	return nil
 }

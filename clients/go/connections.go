@@ -178,7 +178,7 @@ func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWai
 			return errors.New(string(line[1:]))
 		}
 		if isLastKnown {
-			if role, err := conn.Do(ctx, "ROLE").Slice(); err != nil || role[0] != "master" {
+			if role, err := conn.Do(ctx, "ROLE").Slice(); len(role) == 0 || role[0] != "master" {
 				return cmp.Or(err, errors.New("no Sentinel answers, and the last known primary is a replica"))
 			}
 		}
@@ -208,20 +208,23 @@ func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWai
 // keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
 // closes the connection. At the idle limit the client closes the connection.
 func (c *Client) keepIdle(n *node, cn *connection) {
-	if first := c.takeIdle(n, time.Time{}, maxConnections-1); first != nil { // cn may be newer than a failure of the server
-		first.close()
-	}
 	c.mu.Lock()
-	isKept := len(n.idle) < maxConnections && c.open.Err() == nil
-	if isKept {
-		cn.idleEnd = time.Now().Add(c.idleLimit)
-		_ = cn.SetReadDeadline(cn.idleEnd)
-		cn.watch.Reset(watchAfter)
-		n.idle = append(n.idle, cn)
-	}
+	cn.idleEnd = time.Now().Add(c.idleLimit)
+	_ = cn.SetReadDeadline(cn.idleEnd)
+	cn.watch.Reset(watchAfter)
+	n.idle = append(n.idle, cn)
 	c.mu.Unlock()
-	if !isKept {
-		cn.close() // after mu is unlocked, because close may take long
+	c.closeIdle(n)
+}
+
+// closeIdle closes the oldest idle connections if there are too many. If the client is closed, closeIdle closes all idle connections.
+func (c *Client) closeIdle(n *node) {
+	kept := maxConnections
+	if c.open.Err() != nil {
+		kept = 0
+	}
+	for cn := c.takeIdle(n, time.Time{}, kept); cn != nil; cn = c.takeIdle(n, time.Time{}, kept) {
+		cn.close()
 	}
 }
 

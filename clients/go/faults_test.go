@@ -52,7 +52,7 @@ func startFake(tb testing.TB, reply func(command string) string) *fake {
 					if command == "cluster slots" {
 						host, port, _ := net.SplitHostPort(f.addr)
 						answer = fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%s\r\n:%s\r\n", len(host), host, port)
-					} else if strings.HasPrefix(command, "LOCK.") || command == "ASKING" {
+					} else if strings.HasPrefix(command, "LOCK.") || command == "ASKING" || command == "ROLE" {
 						f.mu.Lock()
 						f.sent = append(f.sent, command)
 						f.mu.Unlock()
@@ -776,4 +776,31 @@ func TestAHandleOfKeysWithDifferentKindsCanBeResumed(t *testing.T) {
 	resumed, err := client.Resume(t.Context(), handle)
 	check(t, err)
 	check(t, resumed.Release(t.Context()))
+}
+
+func TestAServerWithoutARoleIsNoPrimary(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(command string) string {
+		switch {
+		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
+			return "*3\r\n:7\r\n:1\r\n:30000\r\n"
+		case command == "ROLE":
+			return "*0\r\n"
+		}
+		return ""
+	})
+	sentinel := startSentinel(t)
+	host, port, _ := strings.Cut(f.addr, ":")
+	sentinel.do("SENTINEL", "MONITOR", "it", host, port, "1")
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "it", SentinelAddrs: []string{sentinel.addr}})
+	defer rdb.Close()
+	client := newClient(t, rdb, lockward.WithPatience(2*time.Second), lockward.WithResponseLimit(200*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithoutRenewal())
+	sentinel.pause()
+	defer sentinel.resume()
+	expect(t, lock.Renew(t.Context()), lockward.ErrUnreachable)
+	if f.count("ROLE") == 0 {
+		t.Error("the client has not asked for the role")
+	}
+	check(t, client.Close())
 }
