@@ -167,7 +167,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		}
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
-		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
+		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy) && !errors.Is(err, ErrRefused)
 		isAnswered := !isFirst || t.isAnswered.Load()
 		switch {
 		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt

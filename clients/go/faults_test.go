@@ -804,3 +804,13 @@ func TestAServerWithoutARoleIsNoPrimary(t *testing.T) {
 	}
 	check(t, client.Close())
 }
+
+func TestARefusedKeyEndsTheCallAtOnceThoughAnotherKeyIsBusy(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	s.do("SET", "string", "")
+	acquire(t, client, "busy", lockward.WithLease(time.Hour))
+	_, failed := acquiring(t.Context(), t, client, []string{"busy", "string"})
+	expect(t, receive(t, "the refusal", failed), lockward.ErrRefused)
+}
