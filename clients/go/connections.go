@@ -42,7 +42,6 @@ type connection struct {
 	conn     *redis.Conn
 	opened   time.Time   // when the connection was opened
 	isReady  bool        // the handshake is over
-	isUsed   bool        // the server has answered a request
 	idleEnd  time.Time   // when the idle limit is over
 	watch    *time.Timer // calls watchIdle
 	watched  chan bool   // when watchIdle ends, it sends whether the connection is intact

@@ -188,7 +188,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 	ended := context.Cause(ctx)
 	isSent := cn != nil && cn.isReady
-	isBroken := isSent && cn.isUsed && err != nil && ended == nil
+	isBroken := isSent && err != nil && ended == nil
 	for _, r := range calls {
 		r.isAttempted, r.failure, r.after = true, err, time.Time{}
 		if err != nil {
@@ -209,7 +209,6 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	switch {
 	case cn == nil:
 	case err == nil && !isBroken && ended == nil:
-		cn.isUsed = true
 		c.keepIdle(n, cn)
 	default:
 		c.discard(cn, isBroken)
