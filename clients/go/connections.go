@@ -205,15 +205,18 @@ func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWai
 }
 
 // keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
-// closes the connection. At the idle limit the client closes the connection.
-func (c *Client) keepIdle(n *node, cn *connection) {
-	c.mu.Lock()
+// closes the connection. At the idle limit the client closes the connection. keepIdle returns false if the connection has no deadlines.
+func (c *Client) keepIdle(n *node, cn *connection) bool {
 	cn.idleEnd = time.Now().Add(c.idleLimit)
-	_ = cn.SetReadDeadline(cn.idleEnd)
+	if cn.SetReadDeadline(cn.idleEnd) != nil {
+		return false
+	}
+	c.mu.Lock()
 	cn.watch.Reset(watchAfter)
 	n.idle = append(n.idle, cn)
 	c.mu.Unlock()
 	c.closeIdle(n)
+	return true
 }
 
 // closeIdle closes the oldest idle connections if there are too many. If the client is closed, closeIdle closes all idle connections.
@@ -328,11 +331,11 @@ func bounded[T any](
 // exchange sends commands and reads all replies, until ctx ends. For an error reply of a server, exchange returns nil, because the
 // command contains the error.
 func (cn *connection) exchange(ctx context.Context, commands []command) (err error) {
-	deadline, _ := ctx.Deadline()
-	if err = cn.SetDeadline(deadline); err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { _ = cn.SetDeadline(past) })()
+	_ = cn.SetDeadline(time.Time{})
+	defer context.AfterFunc(ctx, func() {
+		_ = cn.SetDeadline(past) // before Close, which may take long
+		_ = cn.Close()           // a connection over SSH has no deadlines
+	})()
 	if len(commands) == 1 { // for one command, Process costs less than a pipeline
 		err = cn.conn.Process(ctx, commands[0])
 	} else {

@@ -167,6 +167,39 @@ func TestConnectionsUseTheOptionsOfTheGoRedisClient(t *testing.T) {
 	}
 }
 
+// A conn over SSH has no deadlines.
+type sshConn struct{ net.Conn }
+
+func (sshConn) SetDeadline(time.Time) error      { return errors.ErrUnsupported }
+func (sshConn) SetReadDeadline(time.Time) error  { return errors.ErrUnsupported }
+func (sshConn) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }
+
+func TestADialerMayReturnConnectionsWithoutDeadlines(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return sshConn{conn}, err
+	}})
+	defer rdb.Close()
+	client := newClient(t, rdb)
+	lock := acquire(t, client, "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, failed := acquiring(ctx, t, client, []string{"k"})
+	s.waitFor("k", 1)
+	cancel()
+	expect(t, receive(t, "the end of the wait", failed), context.Canceled)
+	check(t, lock.Renew(t.Context()))
+	s.pause()
+	limited, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	renewed := make(chan error, 1)
+	go func() { renewed <- lock.Renew(limited) }()
+	expect(t, receive(t, "the end of the renewal", renewed), lockward.ErrUnreachable)
+	s.resume()
+	check(t, lock.Release(t.Context()))
+}
+
 // A streamer is a StreamingCredentialsProvider.
 type streamer struct {
 	password    atomic.Value

@@ -206,11 +206,8 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			r.after, isBroken = time.Now(), true
 		}
 	}
-	switch {
-	case cn == nil:
-	case err == nil && !isBroken && ended == nil:
-		c.keepIdle(n, cn)
-	default:
+	isKept := err == nil && !isBroken && ended == nil && c.keepIdle(n, cn)
+	if cn != nil && !isKept {
 		c.discard(cn, isBroken)
 	}
 }
