@@ -209,16 +209,19 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 // keys that were granted before. If take returns nil, all keys are held. If a key is not granted, take returns ErrBusy. A server must
 // answer within the patience. If patience is 0, there is no limit.
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
+	var until time.Time
 	if patience > 0 {
 		patience += t.within // the server waits for the replicas up to this time
+		until = time.Now().Add(patience)
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		r := p.newCall(ctx, t.client.responseLimit+t.within, patience, func(r *call) command { return p.command(r, name, p.lease) })
-		if calls[i] = r; t.mayWait {
-			r.patience = patience
+		request := func(r *call) command { return p.command(r, name, p.lease) }
+		limit := t.client.responseLimit + t.within
+		calls[i] = &call{part: p, ctx: ctx, request: request, limit: limit, until: until, isReplicated: t.replicas > 0}
+		if t.mayWait {
+			calls[i].patience = patience
 		}
-		r.isReplicated = t.replicas > 0
 	}
 	err := t.client.each(ctx, calls, func(r *call) (err error) {
 		if err = r.ask(); name == renewCommand {
@@ -293,15 +296,14 @@ func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := p.newCall(ctx, slice+p.client.responseLimit, 0, func(r *call) command {
+	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, request: func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
 		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
 		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
-	})
-	r.isWait = true
+	}}
 	for {
 		err := r.readGrant(r.ask())
 		switch {
@@ -433,11 +435,9 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 
 // newRelease returns the call that releases the key. With HOLDS 0, the server also removes the owner from the key's queue.
 func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
-	r := p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command {
-		return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...)
-	})
-	r.isRelease = true
-	return r
+	request := func(*call) command { return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...) }
+	until := time.Now().Add(p.client.patience)
+	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isRelease: true}
 }
 
 // finishRelease sends the request of a call that newRelease has returned, and reads the reply. If a reply was lost, the server may

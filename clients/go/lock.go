@@ -214,8 +214,9 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		err = errors.New("lockward: a guarded command needs a lock of one key")
 	}
 	for isRenewed := false; err == nil; isRenewed = true {
-		r := p.newCall(ctx, p.client.responseLimit, p.client.patience, func(*call) command { return newCommand(words...) })
-		r.isOnce = true
+		request := func(*call) command { return newCommand(words...) }
+		until := time.Now().Add(p.client.patience)
+		r := &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isOnce: true}
 		if err = p.checkHeld(); err == nil {
 			err = r.ask()
 		}

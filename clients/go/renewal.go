@@ -125,7 +125,7 @@ func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call)
 			continue
 		}
 		limit := max(minRenewalLimit, min(p.client.responseLimit, duration(p.lease)/6))
-		r := p.newCall(ctx, limit, 0, func(r *call) command {
+		r := &call{part: p, ctx: ctx, limit: limit, isRenewal: true, request: func(r *call) command {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			lease := p.lease
@@ -142,8 +142,8 @@ func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call)
 				p.client.wakeAt(end)
 			}
 			return p.command(r, renewCommand, lease)
-		})
-		if r.isRenewal = true; !isWanted {
+		}}
+		if !isWanted {
 			r.until = p.deadline
 		}
 		calls = append(calls, r)

@@ -20,7 +20,8 @@ type command = *redis.Cmd
 
 func newCommand(words ...any) command { return redis.NewCmd(context.Background(), words...) }
 
-// A call is one request about a key, which may be sent several times.
+// A call is one request about a key, which may be sent several times. When no server has answered until the end of its time, the call
+// fails with ErrUnreachable.
 type call struct {
 	*part
 	ctx          context.Context       // ends the call
@@ -44,16 +45,6 @@ type call struct {
 	isUncertain bool      // a request was sent, and its reply is missing
 	after       time.Time // the next request needs a connection that was opened after this time
 	isShortened bool      // the server has refused the lease as too long
-}
-
-// newCall returns a call about the key. The call waits for each reply for at most limit. It fails with ErrUnreachable if no server has
-// answered for the patience. If patience is 0, the call never fails for this reason.
-func (p *part) newCall(ctx context.Context, limit, patience time.Duration, request func(r *call) command) *call {
-	r := &call{part: p, ctx: ctx, request: request, limit: limit}
-	if patience > 0 {
-		r.until = time.Now().Add(patience)
-	}
-	return r
 }
 
 // each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
