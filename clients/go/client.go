@@ -21,7 +21,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +39,7 @@ type Client struct {
 	waitPermits   chan struct{} // has an element for each connection that waits for a lock
 
 	id      string
-	owners  atomic.Uint64   // how many owners newOwner has made
+	owners  atomic.Uint64   // the number of the last owner
 	open    context.Context // ends when the client is closed
 	shut    context.CancelCauseFunc
 	running sync.WaitGroup // the tasks that Close waits for
@@ -140,9 +139,6 @@ func (c *Client) begin() bool {
 	}
 	return isOpen
 }
-
-// newOwner returns an owner that no other tenure has.
-func (c *Client) newOwner() string { return c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) }
 
 // Do acquires the lock, as Acquire does, runs fn, and releases the lock when fn returns or panics.
 //

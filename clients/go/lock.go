@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -81,7 +82,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 		return nil, t.err
 	}
 	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
-		t.owner = c.newOwner()
+		t.owner = fmt.Sprintf("%s:%d", c.id, c.owners.Add(1)) // no other tenure has this owner
 	}
 	if t.holdLimit > 0 {
 		t.settings.lease = min(t.settings.lease, t.holdLimit.Milliseconds())

@@ -194,8 +194,12 @@ func (r *call) extend() {
 // wake makes watch run when it must renew the tenure or end it.
 func (t *tenure) wake() {
 	for _, p := range t.parts {
-		if p.isHeld {
-			t.client.wakeAt(p.nextEvent())
+		switch {
+		case !p.isHeld:
+		case len(t.renewing) == 0 && p.isAutomatic():
+			t.client.wakeAt(earliest(p.renewAt, p.deadline))
+		default:
+			t.client.wakeAt(p.deadline)
 		}
 	}
 }
@@ -221,12 +225,4 @@ func (p *part) isDue() bool {
 		early = 0
 	}
 	return p.isAutomatic() && !time.Now().Before(p.renewAt.Add(-early))
-}
-
-// nextEvent returns when watch must renew the key or end its tenure.
-func (p *part) nextEvent() time.Time {
-	if len(p.renewing) == 0 && p.isAutomatic() {
-		return earliest(p.renewAt, p.deadline)
-	}
-	return p.deadline
 }
