@@ -211,8 +211,7 @@ func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
 func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
 	var until time.Time
 	if patience > 0 {
-		patience += t.within // the server waits for the replicas up to this time
-		until = time.Now().Add(patience)
+		until = time.Now().Add(patience).Add(t.within) // the server waits for the replicas for the time within
 	}
 	calls := make([]*call, len(parts))
 	for i, p := range parts {

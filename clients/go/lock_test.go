@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -1120,6 +1121,18 @@ func TestReplicasMayTakeLongerThanThePatience(t *testing.T) {
 	client := newClient(t, s.client(), lockward.WithPatience(2*time.Second))
 	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 3*time.Second))
 	expect(t, err, lockward.ErrUnreplicated)
+}
+
+func TestThePatienceMayBeEndless(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(math.MaxInt64))
+	_, err := client.Acquire(t.Context(), "k", lockward.WithReplicas(1, 10*time.Millisecond))
+	expect(t, err, lockward.ErrUnreplicated)
+	lock := acquire(t, client, "k")
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Guarded(t.Context(), "SET", "state", "paid").Err())
+	check(t, lock.Release(t.Context()))
 }
 
 func TestTheReleaseAfterACancelledAcquireIsRetriedInTheBackground(t *testing.T) {

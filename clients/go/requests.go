@@ -28,7 +28,7 @@ type call struct {
 	request      func(r *call) command // returns the request for one attempt
 	limit        time.Duration         // how long to wait for one reply
 	until        time.Time             // the client does not send the request after this time; the zero time means no limit
-	patience     time.Duration         // if not 0, each answer of a server sets until to now plus patience
+	patience     time.Duration         // if not 0, each answer of a server starts this time again
 	isWait       bool                  // the request waits in the server's queue
 	isRenewal    bool                  // the request uses the connections for renewals
 	isReplicated bool                  // replicas must confirm the grant
@@ -112,7 +112,7 @@ func (r *call) ask() error {
 			}
 			r.failure = refusal
 			if r.patience > 0 && !refusesWrites(refusal) {
-				r.until = time.Now().Add(r.patience)
+				r.until = time.Now().Add(r.patience).Add(r.within)
 			}
 			if redirects++; moved.addr != "" && redirects < 5 {
 				to = moved
