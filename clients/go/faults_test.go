@@ -362,7 +362,7 @@ func TestADowngradeToAnInvalidKindWhoseReplyWasLostKeepsTheLock(t *testing.T) {
 	f := startFake(t, func(command string) string {
 		switch {
 		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
-			return "*3\r\n:7\r\n:1\r\n:900\r\n"
+			return "*3\r\n:7\r\n:1\r\n:3000\r\n"
 		case strings.Contains(command, "SLOTS") && downgrades.Add(1) == 1:
 			return ""
 		case strings.Contains(command, "SLOTS"):
@@ -374,10 +374,10 @@ func TestADowngradeToAnInvalidKindWhoseReplyWasLostKeepsTheLock(t *testing.T) {
 		return ":0\r\n"
 	})
 	client := newClient(t, f.client(t), lockward.WithPatience(100*time.Millisecond))
-	lock := acquire(t, client, "k", lockward.WithLease(900*time.Millisecond))
+	lock := acquire(t, client, "k", lockward.WithLease(3*time.Second))
 	expect(t, lock.Downgrade(t.Context(), lockward.Slots(2)), lockward.ErrUnreachable)
 	eventually(t, "the client renews the lock with its earlier kind, or loses it", func() bool {
-		return renewals.Load() >= 5 || !lock.Held()
+		return renewals.Load() >= 3 || !lock.Held()
 	})
 	if !lock.Held() || downgrades.Load() > 3 {
 		t.Error("held: ", lock.Held(), ", downgrades: ", downgrades.Load())
