@@ -28,13 +28,14 @@ const PROCESS_ID = randomUUID();
 let owners = 0;
 
 /**
- * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `RangeError` for an option out of
- * range.
+ * The plan of one acquisition. The keys must be distinct, and sorted by their bytes. Throws a `TypeError` for an unknown option,
+ * and a `RangeError` for an option out of range.
  */
 export function planOf(settings: Settings, keys: readonly Key[], options: AcquireOptions, patience: number) {
-  const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, replicas = { count: 0, within: 0 }, signal, owner } = options;
+  const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, replicas = { count: 0, within: 0 }, ...others } = options;
+  const { lease, renewal = true, signal, owner, ...kind } = others;
   checkOption("waitLimit", waitLimit, 0, UNLIMITED);
-  checkOption("lease", options.lease ?? 1);
+  checkOption("lease", lease ?? 1);
   checkOption("holdLimit", holdLimit, 1, UNLIMITED);
   checkOption("replicas.count", replicas.count, 0);
   checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
@@ -50,10 +51,10 @@ export function planOf(settings: Settings, keys: readonly Key[], options: Acquir
     replicas,
     /** How long to repeat a request while no server answers. */
     patience,
-    kind: kindArguments(options),
+    kind: kindArguments(kind),
     /** In milliseconds. 0 means the server's default lease. */
-    lease: options.lease ?? 0,
-    renewal: options.renewal ?? true,
+    lease: lease ?? 0,
+    renewal,
     waits: waitLimit > 0,
     /** When the wait limit is over. */
     deadline: begun + waitLimit,

@@ -14,7 +14,8 @@ export interface KindOptions {
 }
 
 /** The arguments of a command for a kind. The server checks these arguments. */
-export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
+export function kindArguments({ shared, slots, weight, ...others }: KindOptions): Kind {
+  refuseOthers(others);
   const limit = slots === undefined ? [] : ["SLOTS", slots];
   return [...(shared ? ["SHARED"] : []), ...limit, ...(weight === undefined ? [] : ["WEIGHT", weight])];
 }
@@ -22,7 +23,9 @@ export function kindArguments({ shared, slots, weight }: KindOptions): Kind {
 /** The arguments for a kind with the present weight. The server refuses SHARED with a weight, so SLOTS replaces it. */
 function downgraded(present: Kind, kind: KindOptions): Kind {
   const weight = kind.weight === undefined ? present.slice(2) : [];
-  return [...kindArguments(kind.shared && weight.length ? { slots: 1_000_000 } : kind), ...weight];
+  const named = kindArguments(kind.shared && weight.length ? { ...kind, shared: false, slots: 1_000_000 } : kind);
+  if (named.length === 0) throw new TypeError("a downgrade needs the option shared or slots");
+  return [...named, ...weight];
 }
 
 /**
@@ -158,6 +161,12 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.stop(reason);
     this.#controller?.abort(reason);
   }
+}
+
+/** Throws if there is an option with another name. Plain JavaScript does not check the names. */
+export function refuseOthers(others: object): void {
+  const [name] = Object.keys(others);
+  if (name !== undefined) throw new TypeError(`there is no option ${name}`);
 }
 
 /** Throws if an option is neither a whole number nor `most`, or is less than `least`. */

@@ -1,7 +1,7 @@
 import { acquireAll, planOf } from "./acquire.js";
 import type { RedisClient } from "./adapters.js";
 import { LockBusyError, LockLostError } from "./errors.js";
-import { checkOption, type KindOptions, Lock } from "./lock.js";
+import { checkOption, type KindOptions, Lock, refuseOthers } from "./lock.js";
 import { type Key, keyOf, Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure } from "./tenure.js";
 import { settleAll, UNLIMITED } from "./time.js";
@@ -74,9 +74,10 @@ export type OptionsAnd<O, R> = [routine: R] | [options: O, routine: R];
 export class Lockward {
   readonly #settings: Settings;
 
-  /** Throws a `TypeError` if the client is of another library, and a `RangeError` for options out of range. */
+  /** Throws a `TypeError` for a client of another library or an unknown option, and a `RangeError` for an option out of range. */
   constructor(client: RedisClient, options: LockwardOptions = {}) {
-    const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256 } = options;
+    const { patience = 5_000, responseLimit = 2_000, waitingConnections = 256, ...others } = options;
+    refuseOthers(others);
     for (const each of Object.entries({ patience, responseLimit, waitingConnections })) checkOption(...each);
     const connections = new WaitingConnections(waitingConnections);
     this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
@@ -119,6 +120,8 @@ export class Lockward {
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const { lease, signal, owner, replicas, ...others } = options;
+    refuseOthers(others);
     for (;;) {
       const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
       const signal = AbortSignal.any([lock.signal, options.signal ?? lock.signal]);

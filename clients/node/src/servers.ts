@@ -83,13 +83,13 @@ export class Servers {
   readonly #moved = new Map<number, Address | undefined>();
 
   private constructor(client: RedisClient) {
-    Servers.#known.set(client, this);
     this.#client = client;
     this.#adapter = adapterOf(client);
     onEnd(client, () => {
       for (const node of this.#nodes.values()) node.closeAll();
       this.schedule.visit((each) => each.onEnd?.(new Error("Connection is closed.")));
     });
+    Servers.#known.set(client, this);
   }
 
   static of(client: RedisClient): Servers {

@@ -435,9 +435,38 @@ describe("clients", () => {
   });
 
   test("the constructor refuses other clients and options out of range", () => {
-    assert.throws(() => new Lockward({} as Redis), TypeError);
+    const other = {} as Redis;
+    for (let turn = 0; turn < 2; turn += 1) assert.throws(() => new Lockward(other), TypeError);
     assert.throws(() => new Lockward(server.ioredis(), { patience: 0 }), RangeError);
     assert.throws(() => new Lockward(server.ioredis(), { waitingConnections: 0 }), RangeError);
+  });
+
+  test("unknown options are refused", async () => {
+    const lockward = new Lockward(server.ioredis());
+    const named = (name: string) => ({ name: "TypeError", message: new RegExp(`\\b${name}\\b`) });
+    assert.throws(() => new Lockward(server.ioredis(), { patince: 1 } as object), named("patince"));
+    const options: object = { leese: 5_000 };
+    await assert.rejects(lockward.acquire("unknown", options), named("leese"));
+    await assert.rejects(lockward.tryAcquire("unknown", options), named("leese"));
+    await assert.rejects(
+      lockward.using("unknown", options, () => {}),
+      named("leese"),
+    );
+    await assert.rejects(
+      lockward.lead("unknown", { waitLimit: 1 } as object, () => {}),
+      named("waitLimit"),
+    );
+    const lock = await lockward.acquire("unknown", { slots: 4, weight: 2 });
+    for (const shared of [true, false]) {
+      await assert.rejects(lock.downgrade({ shared, slot: 8 } as object), named("slot"));
+    }
+    await lock.release();
+  });
+
+  test("a downgrade names a kind", async () => {
+    const lock = await new Lockward(server.ioredis()).acquire("kind", { shared: true });
+    await assert.rejects(lock.downgrade({}), TypeError);
+    await lock.release();
   });
 
   test("UnreachableError is thrown after the patience", async () => {
