@@ -139,18 +139,21 @@ function ioRedisAdapter(client: Redis): Adapter {
 }
 
 function ioClusterAdapter(client: Cluster): Adapter {
-  const { keyPrefix, redisOptions } = client.options;
   const mapper = client as unknown as { natMapper(announced: Address): Address };
+  // `client.nodes()` lacks each node whose connection is broken. While the client waits to reconnect, it is empty.
+  const latest = { node: client.nodes()[0] };
+  client.on("+node", (node: Redis) => Object.assign(latest, { node }));
   const nodes = () => {
     if (client.status === "wait") client.connect().catch(() => {});
-    return client.nodes("master").map((node) => node.options as Address);
+    const names = client.nodes("master").map((node) => nameOf(node.options as Address));
+    const known = new Set(names.concat(client.slots.flatMap(([primary]) => primary ?? [])));
+    return [...known].map((name) => addressIn(name) as Address);
   };
-  // Do not use `nodes` here: its result lacks a node whose connection has just broken.
   const owner = (slot: number) => addressIn(client.slots[slot]?.[0]);
   return {
-    prefix: keyPrefix ?? (redisOptions as RedisOptions | undefined)?.keyPrefix,
+    prefix: client.options.keyPrefix,
     cluster: { nodes, owner, natMapper: (announced) => mapper.natMapper(announced) },
-    open: async ({ host, port }) => openIo(client.nodes("master")[0] as Redis, { host, port }),
+    open: async ({ host, port }) => openIo(latest.node as Redis, { host, port }),
   };
 }
 

@@ -29,7 +29,8 @@ export class LockRefusedError extends LockError {
   readonly code: string;
 
   constructor(reply: string, key: string | Buffer) {
-    super(`the server refuses the request: ${reply}`, key);
+    const advice = /^(MOVED|ASK) /.test(reply) ? ": the server is a cluster node, so use a cluster client" : "";
+    super(`the server refuses the request: ${reply}${advice}`, key);
     this.reply = reply;
     this.code = reply.split(" ", 1)[0] as string;
   }

@@ -80,7 +80,7 @@ export class Servers {
   readonly #adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
-  readonly #moved = new Map<number, Address | undefined>();
+  readonly #moved = new Map<number, Address>();
 
   private constructor(client: RedisClient) {
     this.#client = client;
@@ -137,8 +137,9 @@ export class Servers {
         progress.isAnswered ||= !REFUSES_WRITES.has(error?.code);
         if (error === undefined) return { sent, replies };
         progress.isReplyLost ||= error !== replies[0]; // an error for WAIT: the server has carried out the first command
-        asked = error.code === "ASK" ? addressIn(error.message, address.host) : undefined;
-        if (error.code === "MOVED") this.#moved.set(slot, addressIn(error.message, address.host));
+        const redirection = this.#adapter.cluster ? addressIn(error.message, address.host) : undefined;
+        asked = error.code === "ASK" ? redirection : undefined;
+        if (redirection && error.code === "MOVED") this.#moved.set(slot, redirection);
         else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !transient.has(error.code)) throw error;
         cause = new Error(error.message);
         // After CLUSTERDOWN ask another node too, because the cluster may have removed this node.
@@ -178,8 +179,9 @@ export class Servers {
     const { cluster } = this.#adapter;
     if (cluster === undefined) return PRIMARY;
     if (named !== undefined) return cluster.natMapper?.(named) ?? named;
-    const nodes = cluster.nodes();
-    const address = (failures === 0 ? cluster.owner(slot) : undefined) ?? nodes[failures % nodes.length];
+    const owner = failures === 0 ? cluster.owner(slot) : undefined;
+    const nodes = owner === undefined ? cluster.nodes() : [owner];
+    const address = nodes[failures % nodes.length];
     if (address === undefined) throw new Error("no node of the cluster is known");
     return address;
   }

@@ -434,6 +434,37 @@ describe("clients", () => {
     await silent?.tell("resume");
   });
 
+  for (const library of LIBRARIES) {
+    test(`${library.name}: a cluster node refuses a client that is not for clusters`, async () => {
+      const nodes = await Server.startCluster();
+      const lockwards = await Promise.all(nodes.map(async (node) => new Lockward(await library.client(node))));
+      const calls = await Promise.allSettled(lockwards.map((each) => each.acquire("a", { waitLimit: 1_000 })));
+      const [first, second] = calls.flatMap((each) => (each.status === "rejected" ? [each.reason] : []));
+      for (const { name, code, reply, message } of [first, second]) {
+        assert.deepEqual([name, code], ["LockRefusedError", "MOVED"]);
+        assert.match(reply, /^MOVED \d+ [\d.:]+$/);
+        assert.match(message, /use a cluster client/);
+      }
+    });
+  }
+
+  test("ioredis: calls and renewals do not wait for clusterRetryStrategy", async (t) => {
+    const nodes = await Server.startCluster();
+    const startup = nodes.map(({ port }) => ({ host: "127.0.0.1", port }));
+    const cluster = new Cluster(startup, { clusterRetryStrategy: () => 3_000_000 });
+    cluster.on("error", () => {});
+    t.after(() => cluster.disconnect());
+    const lockward = new Lockward(cluster);
+    await Promise.all(["1", "2", "3", "4", "5"].map((key) => cluster.get(key)));
+    await Promise.all(nodes.map((node) => node.ask(["CLIENT", "KILL", "TYPE", "normal"])));
+    await eventually(() => cluster.status === "reconnecting");
+    for (const key of ["a", "b", "c"]) await (await lockward.acquire(key, { waitLimit: 0 })).release();
+    await nodes[1].tell("kill");
+    const lock = await lockward.acquire("a", { waitLimit: 0 });
+    await lock.renew();
+    await lock.release();
+  });
+
   test("the constructor refuses other clients and options out of range", () => {
     const other = {} as Redis;
     for (let turn = 0; turn < 2; turn += 1) assert.throws(() => new Lockward(other), TypeError);
