@@ -73,7 +73,7 @@ export async function acquireAll(plan: Plan): Promise<Lock | null> {
     // If the program has named no owner, each round has a new owner: a late release of an earlier round must not end a
     // new tenure.
     const owner = plan.owner ?? `${PROCESS_ID}:${++owners}`;
-    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key, plan.kind, plan.lease));
+    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key));
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     const isLost = () => tenures.some((each) => each.loss !== undefined);
     const signal = tenures.length > 1 ? AbortSignal.any([lock.signal, plan.signal ?? lock.signal]) : plan.signal;

@@ -126,13 +126,12 @@ const IO_OVERRIDES: RedisOptions = {
 };
 
 function ioRedisAdapter(client: Redis): Adapter {
-  const { keyPrefix: prefix, sentinels, enableTLSForSentinelMode, tls } = client.options;
+  const { keyPrefix: prefix, sentinels, enableTLSForSentinelMode: usesTls, tls } = client.options;
   if (!sentinels?.length) return { prefix, open: () => openIo(client) };
   const open = viaSentinels(async () => {
     const connection = await openIo(client);
     const { servername, remoteAddress, remotePort: port } = connection.stream;
-    const tlsOfPrimary = enableTLSForSentinelMode ? tls : undefined;
-    const primary = { host: servername || remoteAddress, port, sentinels: null, tls: tlsOfPrimary };
+    const primary = { host: servername || remoteAddress, port, sentinels: null, tls: usesTls ? tls : undefined };
     return { connection, reopen: () => openIo(client, primary) };
   });
   return { prefix, open };
@@ -207,8 +206,7 @@ function nodeClusterAdapter(client: RedisClusterType): Adapter {
     const node = client.masters.find((each) => each.client !== undefined) ?? client.masters[0];
     // Create its client if necessary. Do not wait until this client is connected: it is only a template, and the node may hang.
     void (async () => client.nodeClient(node as never))().catch(() => {});
-    const name = nameOf(address);
-    const mapped = (typeof map === "function" ? map(name) : map?.[name]) ?? address;
+    const mapped = (typeof map === "function" ? map(nameOf(address)) : map?.[nameOf(address)]) ?? address;
     return openNode(node?.client as unknown as RedisClientType, mapped);
   };
   const owner = (slot: number) => client.slots[slot]?.master;

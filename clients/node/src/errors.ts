@@ -1,6 +1,5 @@
 /** The base class of this package's errors. */
 export class LockError extends Error {
-  override name = "LockError";
   /** The lock's key, as text. */
   readonly key: string;
 

@@ -80,7 +80,7 @@ export class Lockward {
     refuseOthers(others);
     for (const each of Object.entries({ patience, responseLimit, waitingConnections })) checkOption(...each);
     const connections = new WaitingConnections(waitingConnections);
-    this.#settings = { servers: Servers.of(client), connections, patience, responseLimit };
+    this.#settings = { servers: Servers.of(client), connections, patience, responseLimit, waitingConnections };
   }
 
   /**
@@ -147,7 +147,7 @@ export class Lockward {
     if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
     const plan = planOf(this.#settings, [], { owner }, this.#settings.patience);
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
-      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64")), kind, lease), { token, holds }),
+      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, holds, lease, kind }),
     );
     const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
     try {
@@ -172,7 +172,6 @@ export class Lockward {
   #fullKeys(keys: Keys): Key[] {
     const full = [keys].flat().map((key) => this.#settings.servers.fullKey(key));
     checkOption("the number of keys", full.length);
-    if (full.length === 1) return full;
     const compare = (a: Key, b: Key) => Buffer.compare(Buffer.from(a as string), Buffer.from(b as string));
     return full.sort(compare).filter((key, at) => at === 0 || compare(key, full[at - 1] as Key) !== 0);
   }

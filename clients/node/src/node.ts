@@ -73,16 +73,9 @@ export class Node {
     }
   }
 
-  /**
-   * Closes the connections that were opened before `time`, as soon as no request uses them, because another server may be the
-   * primary. Later connections may already lead to the new primary.
-   */
+  /** Closes the connections that were opened before `time`, as soon as no request uses them. */
   retireBefore(time: number): void {
     for (const link of this.#links) if (link.begun < time) this.#retire(link, true);
-  }
-
-  closeAll(): void {
-    for (const link of this.#links) this.#close(link);
   }
 
   #open(): Link {

@@ -31,8 +31,8 @@ export interface Request {
   readonly isBackground?: boolean;
   /** Whether the request fails when the reply to an attempt is lost. The client does not repeat such a request. */
   readonly isSentOnce?: boolean;
-  /** After these errors the client sends the request again; by default `TRANSIENT`. */
-  readonly transient?: Set<string>;
+  /** Whether the client sends the request again while the server cannot write to its disk. */
+  readonly isRelease?: boolean;
   readonly progress?: Progress;
   /** Whether the tenure must be held. The client checks this before each attempt. */
   readonly mustBeHeld?: boolean;
@@ -51,8 +51,6 @@ export type Progress = { isAnswered?: boolean; isReplyLost?: boolean };
 
 /** After these errors the client sends the request again, perhaps to another server. */
 const TRANSIENT = new Set(["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN"]);
-/** A release is also sent again while the server cannot write to its disk. */
-export const FOR_RELEASE = new Set([...TRANSIENT, "MISCONF"]);
 /**
  * After these errors the client also sends the request again, but not a guarded command: the script of the command may have
  * returned the error itself.
@@ -69,9 +67,6 @@ export type Key = string | Buffer;
 /** Returns the key as text, if it is valid UTF-8. */
 export const keyOf = (bytes: Buffer): Key => (isUtf8(bytes) ? bytes.toString() : bytes);
 
-/** The primary, if there is no cluster. */
-const PRIMARY: Address = { host: "", port: 0 };
-
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
@@ -86,7 +81,7 @@ export class Servers {
     this.#client = client;
     this.#adapter = adapterOf(client);
     onEnd(client, () => {
-      for (const node of this.#nodes.values()) node.closeAll();
+      for (const node of this.#nodes.values()) node.retireBefore(UNLIMITED);
       this.schedule.visit((each) => each.onEnd?.(new Error("Connection is closed.")));
     });
     Servers.#known.set(client, this);
@@ -99,9 +94,7 @@ export class Servers {
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Key {
     if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    const { prefix = "" } = this.#adapter;
-    if (typeof key === "string" && typeof prefix === "string") return prefix + key;
-    return keyOf(Buffer.concat([Buffer.from(prefix), Buffer.from(key)]));
+    return keyOf(Buffer.concat([Buffer.from(this.#adapter.prefix ?? ""), Buffer.from(key)]));
   }
 
   /**
@@ -111,7 +104,6 @@ export class Servers {
   async ask(tenure: Tenure, request: Request): Promise<{ sent: number; replies: unknown[] }> {
     const { key, plan } = tenure;
     const { signal, progress = {}, patience = UNLIMITED, limit = plan.settings.responseLimit } = request;
-    const transient = request.transient ?? TRANSIENT;
     const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
@@ -139,13 +131,14 @@ export class Servers {
         progress.isReplyLost ||= error !== replies[0]; // an error for WAIT: the server has carried out the first command
         const redirection = this.#adapter.cluster ? addressIn(error.message, address.host) : undefined;
         asked = error.code === "ASK" ? redirection : undefined;
+        const isTransient = TRANSIENT.has(error.code) || (request.isRelease && error.code === "MISCONF");
         if (redirection && error.code === "MOVED") this.#moved.set(slot, redirection);
-        else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !transient.has(error.code)) throw error;
+        else if (ENDED_WAIT.has(error.code) ? request.isSentOnce : !asked && !isTransient) throw error;
         cause = new Error(error.message);
         // After CLUSTERDOWN ask another node too, because the cluster may have removed this node.
         failures = error.code === "CLUSTERDOWN" ? failures + 1 : 0;
         if (failures > 0) this.#moved.delete(slot);
-        // Many requests may be refused one after the other, so keep a connection that is new.
+        // Another server may be the primary. A connection that is new may already lead to this server.
         if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent - FIRST_PAUSE);
         else answeredAt = now();
       } catch (error) {
@@ -173,11 +166,11 @@ export class Servers {
 
   /**
    * Returns the address of the slot's node. If `named` is given, this is the address. After failed attempts the result is
-   * another node, which may know which node has the slot. Without a cluster the result is `PRIMARY`.
+   * another node, which may know which node has the slot. Without a cluster the address has no meaning.
    */
   #locate(slot: number, failures: number, named: Address | undefined): Address {
     const { cluster } = this.#adapter;
-    if (cluster === undefined) return PRIMARY;
+    if (cluster === undefined) return { host: "the primary", port: 0 };
     if (named !== undefined) return cluster.natMapper?.(named) ?? named;
     const owner = failures === 0 ? cluster.owner(slot) : undefined;
     const nodes = owner === undefined ? cluster.nodes() : [owner];

@@ -6,21 +6,19 @@
 import type { Plan } from "./acquire.js";
 import type { Command } from "./adapters.js";
 import { LockLostError, LockRefusedError } from "./errors.js";
-import { FOR_RELEASE, type Key, type Progress, type Servers } from "./servers.js";
+import type { LockwardOptions } from "./lockward.js";
+import type { Key, Progress, Servers } from "./servers.js";
 import { now, UNLIMITED, within } from "./time.js";
 import type { WaitingConnections } from "./waiting.js";
 
 /** The kind of a lock, as arguments of a command. */
 export type Kind = readonly (string | number)[];
 
-/** What all calls of one client share. Times are in milliseconds. */
-export interface Settings {
+/** What all calls of one client share. */
+export type Settings = Required<LockwardOptions> & {
   readonly servers: Servers;
   readonly connections: WaitingConnections;
-  /** How long to repeat a request while no server answers. */
-  readonly patience: number;
-  readonly responseLimit: number;
-}
+};
 
 /** The errors which mean that the owner does not hold the lock any more. (WRONGTYPE: the key was overwritten.) */
 const DENIALS = new Set(["NOTHELD", "HOLDS", "WRONGTYPE"]);
@@ -30,6 +28,9 @@ export const isDenial = (error: unknown): error is LockRefusedError =>
 
 /** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
 const leaseEnd = (sent: number, lease: number): number => sent + lease - lease / 1_000 - 1;
+
+/** The tenures of a lock or of a request, one for each key. */
+export type Tenures = readonly [Tenure, ...Tenure[]];
 
 export class Tenure {
   readonly plan: Plan;
@@ -68,12 +69,12 @@ export class Tenure {
   /** The lease and the kind that the server has accepted last. */
   #accepted: { lease: number; kind: Kind } | undefined;
 
-  constructor(plan: Plan, owner: string, key: Key, kind: Kind, lease: number) {
+  constructor(plan: Plan, owner: string, key: Key) {
     this.plan = plan;
     this.owner = owner;
     this.key = key;
-    this.kind = kind;
-    this.lease = Math.min(lease, plan.holdLimit);
+    this.kind = plan.kind;
+    this.lease = Math.min(plan.lease, plan.holdLimit);
   }
 
   get isHeld(): boolean {
@@ -142,14 +143,11 @@ export class Tenure {
 
   /** Runs a command only while the server has this tenure. Does not repeat a command that the server may have carried out. */
   async guarded(command: Command | [], mayRenew = true): Promise<unknown> {
+    const { servers, patience } = this.plan.settings;
+    const commands = (): Command[] => [["LOCK.GUARD", this.key, this.token, ...command]];
+    const request = { commands, until: now() + patience, isSentOnce: true, mustBeHeld: true };
     try {
-      const { replies } = await this.plan.settings.servers.ask(this, {
-        commands: () => [["LOCK.GUARD", this.key, this.token, ...command]],
-        until: now() + this.plan.settings.patience,
-        isSentOnce: true,
-        mustBeHeld: true,
-      });
-      return replies[0];
+      return (await servers.ask(this, request)).replies[0];
     } catch (error) {
       if (!(error instanceof LockRefusedError) || error.code !== "FENCED") throw error;
       // A server in quarantine may have forgotten the tenure. A renewal restores it.
@@ -163,14 +161,12 @@ export class Tenure {
   async release(): Promise<void> {
     if (now() >= this.deadline) this.checkHeld();
     this.abandon();
+    const { servers, patience } = this.plan.settings;
+    const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]];
+    const until = Math.min(this.deadline, now() + patience);
     const progress: Progress = {};
     try {
-      const { replies } = await this.plan.settings.servers.ask(this, {
-        commands: () => [["LOCK.RELEASE", this.key, this.owner, "ALL", "TOKEN", this.token]],
-        until: Math.min(this.deadline, now() + this.plan.settings.patience),
-        transient: FOR_RELEASE,
-        progress,
-      });
+      const { replies } = await servers.ask(this, { commands, until, isRelease: true, progress });
       if (!Number.isSafeInteger(replies[0])) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
     } catch (error) {
       if (!isDenial(error)) throw error;
@@ -202,7 +198,7 @@ export class Tenure {
     const { owner, settings } = this.plan;
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const giveUp = () => settings.servers.ask(this, { commands, until, transient: FOR_RELEASE, isBackground: true });
+    const giveUp = () => settings.servers.ask(this, { commands, until, isRelease: true, isBackground: true });
     // The server may carry out the cancelled wait after the first release. If the late reply is a grant, release again.
     const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});

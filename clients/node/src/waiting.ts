@@ -1,11 +1,11 @@
 /** Limits how many callers wait on connections of their own at a time. Callers get their turns first come, first served. */
 export class WaitingConnections {
-  #left: number;
-  /** The callers without a turn. Each function begins the turn of one caller. */
-  readonly #queue = new Set<() => void>();
+  readonly #limit: number;
+  /** The callers that have not left, first come first. Each function begins the turn of one caller. */
+  readonly #callers = new Set<() => void>();
 
   constructor(limit: number) {
-    this.#left = limit;
+    this.#limit = limit;
   }
 
   /** `begun` resolves with true when the caller's turn begins. Call `leave` at the end, even if the turn has not begun. */
@@ -14,20 +14,12 @@ export class WaitingConnections {
     const begun = new Promise<boolean>((resolve) => {
       begin = () => resolve(true);
     });
+    this.#callers.add(begin);
+    if (this.#callers.size <= this.#limit) begin();
     const leave = () => {
-      if (!this.#queue.delete(begin)) this.#left += 1;
-      this.#beginNext();
+      this.#callers.delete(begin);
+      [...this.#callers][this.#limit - 1]?.(); // has no effect if this caller's turn has begun
     };
-    this.#queue.add(begin);
-    this.#beginNext();
     return { begun, leave };
-  }
-
-  #beginNext(): void {
-    const [next] = this.#queue;
-    if (next === undefined || this.#left === 0) return;
-    this.#left -= 1;
-    this.#queue.delete(next);
-    next();
   }
 }
