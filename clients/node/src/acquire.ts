@@ -7,7 +7,7 @@ import { UnreachableError, UnreplicatedError } from "./errors.js";
 import { checkOption, kindArguments, Lock } from "./lock.js";
 import type { AcquireOptions } from "./lockward.js";
 import { FIRST_PAUSE, type Key, LONGEST_PAUSE, type Progress } from "./servers.js";
-import { isDenial, type Settings, Tenure } from "./tenure.js";
+import { isDenial, type Settings, Tenure, type Tenures } from "./tenure.js";
 import { now, rest, settleAll, UNLIMITED, within } from "./time.js";
 
 /** The longest lease of a grant that the client has not confirmed, in milliseconds. */
@@ -73,8 +73,8 @@ export async function acquireAll(plan: Plan): Promise<Lock | null> {
     // If the program has named no owner, each round has a new owner: a late release of an earlier round must not end a
     // new tenure.
     const owner = plan.owner ?? `${PROCESS_ID}:${++owners}`;
-    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key));
-    const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
+    const tenures = plan.keys.map((key) => new Tenure(plan, owner, key)) as unknown as Tenures;
+    const lock = new Lock(tenures);
     const isLost = () => tenures.some((each) => each.loss !== undefined);
     const signal = tenures.length > 1 ? AbortSignal.any([lock.signal, plan.signal ?? lock.signal]) : plan.signal;
     // Many callers may wait with one signal, and one caller may wait for many keys. Without this line Node.js would warn of a
@@ -83,11 +83,12 @@ export async function acquireAll(plan: Plan): Promise<Lock | null> {
     try {
       let isGranted = true;
       if (isTrial) {
+        // In a cluster each key has a request of its own, because the cluster may move one key.
+        const requests = plan.settings.servers.adapter.cluster ? tenures.map((each): Tenures => [each]) : [tenures];
         // Wait for all tries: if the try for one key fails, the server may still grant the other keys.
-        await settleAll(tenures.map((each) => acquire(each, plan, false, signal)));
-        isGranted = lock.held;
+        isGranted = (await settleAll(requests.map((each) => acquire(each, plan, false, signal)))).every(Boolean);
       } else {
-        for (const each of tenures) isGranted &&= await acquire(each, plan, plan.waits, signal);
+        for (const each of tenures) isGranted &&= await acquire([each], plan, plan.waits, signal);
       }
       if (isGranted) {
         lock.complete();
@@ -106,14 +107,17 @@ export async function acquireAll(plan: Plan): Promise<Lock | null> {
   }
 }
 
-/** Acquires one key. Returns whether the key is held before the wait limit. */
-async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
+/** Acquires the keys with one request. May wait only for one key. Returns whether the keys are held before the wait limit. */
+async function acquire(tenures: Tenures, plan: Plan, mayWait: boolean, signal?: AbortSignal): Promise<boolean> {
   const { settings, deadline, waits, until, patience, replicas } = plan;
+  const [tenure] = tenures;
+  const tryCommands = () => tenures.map((each) => each.acquireCommand(each.lease));
+  const request = { until, signal, progress: plan };
 
   try {
-    return (await ask(() => tenure.acquireCommand(tenure.lease), patience, false)) || (mayWait && (await wait()));
+    return (await ask(tryCommands, patience, false)) || (mayWait && (await wait()));
   } catch (error) {
-    if (plan.isReplyLost) tenure.mayBeGranted = true;
+    if (plan.isReplyLost) for (const each of tenures) each.mayBeGranted = true;
     if (waits && plan.isAnswered && now() >= deadline && error instanceof UnreachableError) return false;
     throw error;
   }
@@ -128,7 +132,7 @@ async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: Ab
           if (!(await waitInQueue())) return false;
           if (await confirm()) return true;
           await rest(Math.min(pause, deadline - now()), { signal }); // a lease shorter than a round trip is lost each time
-        } else if (await ask(() => tenure.acquireCommand(tenure.lease), UNLIMITED, false)) {
+        } else if (await ask(tryCommands, UNLIMITED, false)) {
           return true; // the tries prevent a deadlock: all connections may wait for a lock that this caller holds
         }
       }
@@ -140,21 +144,16 @@ async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: Ab
 
   /** Waits for a grant until the wait limit, with a request for each slice. */
   async function waitInQueue(): Promise<boolean> {
-    for (let isLast = false; !isLast; ) {
-      const { replies } = await settings.servers.ask(tenure, {
-        commands: (sent) => {
-          const left = Math.max(1, Math.ceil(deadline - sent));
-          isLast = left <= SLICE;
-          const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
-          return [tenure.acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
-        },
-        limit: SLICE + settings.responseLimit,
-        until,
-        signal,
-        progress: plan,
-        isAlone: true,
-        waiter: tenure,
-      });
+    let isLast = false;
+    const commands = (sent: number) => {
+      const left = Math.max(1, Math.ceil(deadline - sent));
+      isLast = left <= SLICE;
+      const block = isLast ? ["BLOCK", left] : ["BLOCK", SLICE, "KEEP", KEEP];
+      return [tenure.acquireCommand(Math.min(tenure.lease, SHORT_LEASE), ...block)];
+    };
+    const limit = SLICE + settings.responseLimit;
+    while (!isLast) {
+      const { replies } = await settings.servers.ask(tenures, { ...request, commands, limit, isAlone: true });
       tenure.mayBeGranted = replies[0] !== null || !isLast;
       if (tenure.readGrant(replies[0])) return true;
     }
@@ -165,7 +164,7 @@ async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: Ab
   async function confirm(): Promise<boolean> {
     try {
       // Use the connection that has waited: the server might refuse a new connection.
-      return await ask(() => tenure.renewCommand(tenure.lease), patience, true);
+      return await ask(() => [tenure.renewCommand(tenure.lease)], patience, true);
     } catch (error) {
       if (!isDenial(error)) throw error;
       tenure.mayBeGranted = false;
@@ -174,26 +173,25 @@ async function acquire(tenure: Tenure, plan: Plan, mayWait: boolean, signal?: Ab
   }
 
   /**
-   * Sends a request that may grant the lock. If replicas must confirm the grant, `ask` also sends WAIT in the same pipeline.
-   * Returns whether the lock is held.
+   * Sends a request that may grant the keys. If replicas must confirm the grants, `ask` also sends WAIT in the same pipeline.
+   * Returns whether all keys are held.
    */
-  async function ask(command: () => Command, patience: number, isAlone: boolean): Promise<boolean> {
+  async function ask(commands: () => Command[], patience: number, isAlone: boolean): Promise<boolean> {
     const limit = waits ? Math.min(replicas.within, Math.max(1, Math.ceil(deadline - now()))) : replicas.within;
-    const { sent, replies } = await settings.servers.ask(tenure, {
-      commands: () => (limit > 0 ? [command(), ["WAIT", replicas.count, limit]] : [command()]),
+    const { sent, replies } = await settings.servers.ask(tenures, {
+      commands: () => (limit > 0 ? [...commands(), ["WAIT", replicas.count, limit]] : commands()),
+      ...request,
       limit: settings.responseLimit + limit,
-      until,
       patience: patience + limit,
-      signal,
-      progress: plan,
       isAlone: isAlone || limit > 0, // WAIT would block other requests on a shared connection
     });
-    const [reply, reached = 0] = replies;
-    tenure.mayBeGranted ||= reply !== null;
-    if (reply !== null && !((reached as number) >= replicas.count)) {
+    for (const [at, each] of tenures.entries()) each.mayBeGranted ||= replies[at] !== null;
+    const reached = replies[tenures.length] ?? 0;
+    const isGranted = tenures.map((each, at) => each.readGrant(replies[at])).every(Boolean);
+    if (isGranted && !((reached as number) >= replicas.count)) {
       const message = `${reached} of ${replicas.count} replicas have confirmed the grant in time: the lock is given back`;
       throw new UnreplicatedError(message, tenure.key);
     }
-    return tenure.readGrant(reply) && tenure.begin(sent);
+    return isGranted && tenures.every((each) => each.begin(sent));
   }
 }

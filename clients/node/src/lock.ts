@@ -1,6 +1,6 @@
 import type { Command } from "./adapters.js";
 import type { LockLostError } from "./errors.js";
-import type { Kind, Tenure } from "./tenure.js";
+import type { Kind, Tenure, Tenures } from "./tenure.js";
 import { settleAll } from "./time.js";
 
 /** Which owners may hold the lock together. Without these options the lock is exclusive. */
@@ -34,13 +34,13 @@ function downgraded(present: Kind, kind: KindOptions): Kind {
  * A held lock does not keep the process alive. When the process ends, the lock ends with its lease.
  */
 export class Lock implements AsyncDisposable {
-  readonly #tenures: readonly [Tenure, ...Tenure[]]; // one for each key
+  readonly #tenures: Tenures;
   #controller: AbortController | undefined;
   /** Set when the program has released the lock, or has called `handle`. */
   #releasing: Promise<void> | undefined;
 
   /** @internal */
-  constructor(tenures: readonly [Tenure, ...Tenure[]]) {
+  constructor(tenures: Tenures) {
     this.#tenures = tenures;
     for (const each of tenures) each.onLost = (reason) => this.#lose(reason);
   }
@@ -144,7 +144,7 @@ export class Lock implements AsyncDisposable {
    */
   release(): Promise<void> {
     // Wait for the releases of all keys: a later release could end the next tenure of a named owner.
-    this.#releasing ??= settleAll(this.#tenures.map((each) => each.release()));
+    this.#releasing ??= settleAll(this.#tenures.map((each) => each.release())).then(() => {});
     return this.#releasing;
   }
 

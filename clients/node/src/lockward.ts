@@ -3,7 +3,7 @@ import type { RedisClient } from "./adapters.js";
 import { LockBusyError, LockLostError } from "./errors.js";
 import { checkOption, type KindOptions, Lock, refuseOthers } from "./lock.js";
 import { type Key, keyOf, Servers } from "./servers.js";
-import { type Kind, type Settings, Tenure } from "./tenure.js";
+import { type Kind, type Settings, Tenure, type Tenures } from "./tenure.js";
 import { settleAll, UNLIMITED } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
@@ -149,7 +149,7 @@ export class Lockward {
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, holds, lease, kind }),
     );
-    const lock = new Lock(tenures as [Tenure, ...Tenure[]]);
+    const lock = new Lock(tenures as unknown as Tenures);
     try {
       for (const each of tenures) each.begin(UNLIMITED);
       await lock.renew();
@@ -183,6 +183,6 @@ export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "r
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   const running = (async () => routine(lock.signal, lock))();
   // If both the routine and the release fail, the promise rejects with the routine's error.
-  await settleAll([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
+  await settleAll<unknown>([running, running.catch(() => {}).then(() => lock[Symbol.asyncDispose]())]);
   return running;
 }

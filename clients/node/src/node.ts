@@ -2,6 +2,7 @@
 
 import type { Command, Connection } from "./adapters.js";
 import type { Request } from "./servers.js";
+import type { Tenures } from "./tenure.js";
 import { NoReply, now, type Schedule, within } from "./time.js";
 
 /** How long an idle connection for waits stays open, in milliseconds. */
@@ -41,8 +42,8 @@ export class Node {
    * Calls `commands` when a connection is open, and sends the commands that it returns. Throws if a reply comes later than
    * `limit` milliseconds after `begun`.
    */
-  async exchange(request: Request, begun: number, limit: number, commands: () => Command[]): Promise<unknown[]> {
-    const { signal, isAlone, waiter } = request;
+  async exchange(tenures: Tenures, request: Request, begun: number, limit: number, commands: () => Command[]) {
+    const { signal, isAlone } = request;
     if (!isAlone) this.#shared ??= this.#open();
     const link = (isAlone ? this.#idle.pop() : this.#shared) ?? this.#open();
     clearTimeout(link.idleTimer);
@@ -59,9 +60,10 @@ export class Node {
       return replies;
     } catch (error) {
       if (isAlone) {
-        const late = signal?.aborted && sending ? within(sending, LATE_REPLY_LIMIT) : Promise.resolve([]);
-        if (waiter !== undefined) waiter.late = late;
-        void late.catch(() => {}).finally(() => this.#retire(link));
+        const replies = signal?.aborted && sending ? sending : Promise.resolve([]);
+        const late = within(replies, LATE_REPLY_LIMIT).catch(() => []);
+        for (const each of tenures) each.late = late;
+        void late.then(() => this.#retire(link));
       } else if (!signal?.aborted && (sending !== undefined || now() - link.begun > OPENING_LIMIT)) {
         // Until `OPENING_LIMIT`, the client keeps a connection that is not open yet, because the next attempt may use it.
         this.#retire(link, !(error instanceof NoReply));

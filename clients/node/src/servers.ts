@@ -10,7 +10,7 @@ import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
 import { adapterOf, addressIn, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Node } from "./node.js";
-import type { Tenure } from "./tenure.js";
+import type { Tenures } from "./tenure.js";
 import { NoReply, now, Schedule, UNLIMITED } from "./time.js";
 
 export interface Request {
@@ -36,11 +36,6 @@ export interface Request {
   readonly progress?: Progress;
   /** Whether the tenure must be held. The client checks this before each attempt. */
   readonly mustBeHeld?: boolean;
-  /**
-   * When a request with `isAlone` fails, the client sets `late`. If the signal has aborted, this promise resolves with replies
-   * that arrive within 200 ms.
-   */
-  readonly waiter?: { late: Promise<unknown[]> | undefined };
 }
 
 /**
@@ -72,14 +67,14 @@ export class Servers {
 
   readonly schedule = new Schedule();
   readonly #client: RedisClient;
-  readonly #adapter: Adapter;
+  readonly adapter: Adapter;
   readonly #nodes = new Map<string, Node>();
   /** The addresses that MOVED has named, by slot. */
   readonly #moved = new Map<number, Address>();
 
   private constructor(client: RedisClient) {
     this.#client = client;
-    this.#adapter = adapterOf(client);
+    this.adapter = adapterOf(client);
     onEnd(client, () => {
       for (const node of this.#nodes.values()) node.retireBefore(UNLIMITED);
       this.schedule.visit((each) => each.onEnd?.(new Error("Connection is closed.")));
@@ -94,17 +89,19 @@ export class Servers {
   /** The key with the client's prefix. */
   fullKey(key: string | Buffer): Key {
     if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-    return keyOf(Buffer.concat([Buffer.from(this.#adapter.prefix ?? ""), Buffer.from(key)]));
+    return keyOf(Buffer.concat([Buffer.from(this.adapter.prefix ?? ""), Buffer.from(key)]));
   }
 
   /**
    * Sends a request until a server answers, or the client ends. Throws for an error reply. Returns the replies, and when the
    * last attempt was sent. If the server refuses the lease as too long, sends the request again with the longest accepted lease.
+   * In a cluster, all tenures of a request must have one key.
    */
-  async ask(tenure: Tenure, request: Request): Promise<{ sent: number; replies: unknown[] }> {
+  async ask(tenures: Tenures, request: Request): Promise<{ sent: number; replies: unknown[] }> {
+    const [tenure] = tenures;
     const { key, plan } = tenure;
     const { signal, progress = {}, patience = UNLIMITED, limit = plan.settings.responseLimit } = request;
-    const slot = this.#adapter.cluster ? calculateSlot(key) : 0;
+    const slot = this.adapter.cluster ? calculateSlot(key) : 0;
     let answeredAt = now();
     let asked: Address | undefined;
     let cause: Error | undefined;
@@ -114,6 +111,7 @@ export class Servers {
       if (request.mustBeHeld) tenure.checkHeld();
       const begun = now();
       let sent = 0;
+      let refused = tenure;
       const left = Math.min(request.until, answeredAt + patience) - begun;
       if (isEnded(this.#client) || (cause !== undefined && left <= 0)) throw unreachable(key, cause);
       try {
@@ -123,13 +121,15 @@ export class Servers {
           sent = now();
           return asked ? [["ASKING"], ...request.commands(sent)] : request.commands(sent);
         };
-        const replies = await node.exchange(request, begun, Math.min(limit, left), commands);
+        const replies = await node.exchange(tenures, request, begun, Math.min(limit, left), commands);
         if (asked) replies.shift();
         const error = replies.find((reply) => reply instanceof ServerError);
         progress.isAnswered ||= !REFUSES_WRITES.has(error?.code);
         if (error === undefined) return { sent, replies };
-        progress.isReplyLost ||= error !== replies[0]; // an error for WAIT: the server has carried out the first command
-        const redirection = this.#adapter.cluster ? addressIn(error.message, address.host) : undefined;
+        // The error may be for one of several keys, or for WAIT. Then the server may have carried out the other commands.
+        progress.isReplyLost ||= tenures.some((_, at) => !(replies[at] instanceof ServerError));
+        refused = tenures[replies.indexOf(error)] ?? tenure;
+        const redirection = this.adapter.cluster ? addressIn(error.message, address.host) : undefined;
         asked = error.code === "ASK" ? redirection : undefined;
         const isTransient = TRANSIENT.has(error.code) || (request.isRelease && error.code === "MISCONF");
         if (redirection && error.code === "MOVED") this.#moved.set(slot, redirection);
@@ -145,9 +145,9 @@ export class Servers {
         if (error instanceof ServerError) {
           // Take the longest lease that the server accepts, but only once.
           const longest = /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
-          if (!longest || request.isShortened) throw new LockRefusedError(error.message, key);
-          tenure.lease = Number(longest[1]);
-          return this.ask(tenure, { ...request, isShortened: true });
+          if (!longest || request.isShortened) throw new LockRefusedError(error.message, refused.key);
+          for (const each of tenures) each.lease = Number(longest[1]);
+          return this.ask(tenures, { ...request, isShortened: true });
         }
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
@@ -169,7 +169,7 @@ export class Servers {
    * another node, which may know which node has the slot. Without a cluster the address has no meaning.
    */
   #locate(slot: number, failures: number, named: Address | undefined): Address {
-    const { cluster } = this.#adapter;
+    const { cluster } = this.adapter;
     if (cluster === undefined) return { host: "the primary", port: 0 };
     if (named !== undefined) return cluster.natMapper?.(named) ?? named;
     const owner = failures === 0 ? cluster.owner(slot) : undefined;
@@ -181,7 +181,7 @@ export class Servers {
 
   #node(address: Address): Node {
     const name = nameOf(address);
-    const node = this.#nodes.get(name) ?? new Node(this.schedule, () => this.#adapter.open(address));
+    const node = this.#nodes.get(name) ?? new Node(this.schedule, () => this.adapter.open(address));
     this.#nodes.set(name, node);
     return node;
   }

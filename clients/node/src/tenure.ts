@@ -43,7 +43,7 @@ export class Tenure {
   holds = 1;
   /** Whether the server may have a grant or a place in the queue that must be given up. */
   mayBeGranted = false;
-  /** The replies to a cancelled wait that arrive after the cancellation. */
+  /** The replies to a cancelled request that arrive within 200 ms after the cancellation. */
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
@@ -147,7 +147,7 @@ export class Tenure {
     const commands = (): Command[] => [["LOCK.GUARD", this.key, this.token, ...command]];
     const request = { commands, until: now() + patience, isSentOnce: true, mustBeHeld: true };
     try {
-      return (await servers.ask(this, request)).replies[0];
+      return (await servers.ask([this], request)).replies[0];
     } catch (error) {
       if (!(error instanceof LockRefusedError) || error.code !== "FENCED") throw error;
       // A server in quarantine may have forgotten the tenure. A renewal restores it.
@@ -166,7 +166,7 @@ export class Tenure {
     const until = Math.min(this.deadline, now() + patience);
     const progress: Progress = {};
     try {
-      const { replies } = await servers.ask(this, { commands, until, isRelease: true, progress });
+      const { replies } = await servers.ask([this], { commands, until, isRelease: true, progress });
       if (!Number.isSafeInteger(replies[0])) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
     } catch (error) {
       if (!isDenial(error)) throw error;
@@ -198,9 +198,9 @@ export class Tenure {
     const { owner, settings } = this.plan;
     const until = now() + (owner === undefined ? settings.patience : limit);
     const commands = (): Command[] => [["LOCK.RELEASE", this.key, this.owner, "HOLDS", 0]];
-    const giveUp = () => settings.servers.ask(this, { commands, until, isRelease: true, isBackground: true });
-    // The server may carry out the cancelled wait after the first release. If the late reply is a grant, release again.
-    const giveUpAgain = this.late?.then(async ([reply]) => Array.isArray(reply) && now() < until && giveUp());
+    const giveUp = () => settings.servers.ask([this], { commands, until, isRelease: true, isBackground: true });
+    // The server may carry out the cancelled request after the first release. If a late reply is a grant, release again.
+    const giveUpAgain = this.late?.then(async (late) => late.some(Array.isArray) && now() < until && giveUp());
     await within(Promise.all([giveUp(), giveUpAgain]), limit).catch(() => {});
   }
 
@@ -258,7 +258,7 @@ export class Tenure {
     const request = { commands, limit, until, mustBeHeld: true, isBackground: !wanted, progress: {} as Progress };
     this.#renewals += 1;
     try {
-      const { sent, replies } = await this.plan.settings.servers.ask(this, request);
+      const { sent, replies } = await this.plan.settings.servers.ask([this], request);
       if (replies[0] !== this.token) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
       this.checkHeld(); // a late reply does not revive a tenure that has ended
       this.#accepted = { lease: this.lease, kind };

@@ -106,10 +106,10 @@ export class Schedule {
 export const within = <T>(promise: Promise<T>, milliseconds: number, options?: Options): Promise<T> =>
   new Schedule().within(promise, now(), milliseconds, options);
 
-/** Waits until all promises are settled. Then rejects if a promise was rejected. */
-export async function settleAll(promises: Promise<unknown>[]): Promise<void> {
+/** Waits until all promises are settled. Then settles like `Promise.all`. */
+export async function settleAll<T>(promises: Promise<T>[]): Promise<T[]> {
   await Promise.allSettled(promises);
-  await Promise.all(promises);
+  return Promise.all(promises);
 }
 
 /** Sleeps until the milliseconds are over or the signal aborts. */

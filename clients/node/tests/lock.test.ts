@@ -14,6 +14,9 @@ import {
 } from "../src/index.js";
 import { eventually, LIBRARIES, LossyProxy, lengthenTimers, Server, scripted } from "./servers.js";
 
+/** The options of a client of node-redis whose login a scripted server understands. */
+const RESP2 = { RESP: 2, disableClientInfo: true };
+
 /** The options of a test that would wait forever if the client had a defect. */
 const MAY_HANG = { timeout: 30_000 };
 
@@ -850,6 +853,48 @@ describe("faults", () => {
     }
   }
 
+  for (const library of LIBRARIES) {
+    test(`${library.name}: one WAIT serves all keys of a pipeline`, async () => {
+      const requests: string[][] = [];
+      const port = await scripted(([name = "", key = "", ...rest]) => {
+        if (name === "LOCK.ACQUIRE" || name === "WAIT") requests.push([name, key, ...rest.slice(1)]);
+        if (name === "LOCK.ACQUIRE") return `*3\r\n:${requests.length}\r\n:1\r\n:60000`;
+        return name === "WAIT" || name.startsWith("LOCK.") ? ":2" : "+OK";
+      });
+      const client = library.name === "ioredis" ? server.ioredis({}, port) : await server.nodeRedis(RESP2, port);
+      const replicas = { count: 2, within: 500 };
+      const lock = await new Lockward(client).acquire(["b", "c", "a"], { replicas, lease: 60_000, shared: true });
+      assert.deepEqual(lock.tokens, [1, 2, 3]);
+      const acquire = (key: string) => ["LOCK.ACQUIRE", key, "PX", "60000", "HOLDS", "1", "SHARED"];
+      assert.deepEqual(requests, [acquire("a"), acquire("b"), acquire("c"), ["WAIT", "2"]]);
+    });
+  }
+
+  test("if the server refuses one key of a pipeline, the other keys are released", async () => {
+    await server.ask(["SET", "pipeline 1", "text"]);
+    const keys = ["pipeline 0", "pipeline 1", "pipeline 2"];
+    await assert.rejects(lockward.acquire(keys, { lease: 60_000 }), { code: "WRONGTYPE", key: "pipeline 1" });
+    await eventually(async () => (await server.ask(["EXISTS", ...keys])) === 1);
+  });
+
+  test("a grant that arrives after a cancelled try with replicas is given back", async () => {
+    const proxy = await LossyProxy.start(server.port);
+    const slow = new Lockward(server.ioredis({}, proxy.port));
+    await slow.using("late try", () => {});
+    const before = await server.calls("lock.release");
+    await proxy.tell("plan hold LOCK.ACQUIRE 1");
+    const leaving = new AbortController();
+    const options = { signal: leaving.signal, lease: 60_000, replicas: { count: 0, within: 10 } };
+    const left = assert.rejects(slow.acquire(["late try", "late too"], options), { name: "AbortError" });
+    await eventually(async () => (await proxy.held()) === 1);
+    leaving.abort();
+    await left;
+    await eventually(async () => (await server.calls("lock.release")) >= before + 2);
+    await proxy.tell("plan"); // the server gets ACQUIRE after RELEASE
+    await eventually(async () => (await server.calls("lock.release")) >= before + 4);
+    assert.equal(await server.ask(["EXISTS", "late try", "late too"]), 0);
+  });
+
   test("a reply to WAIT that is no number counts as no replica", async () => {
     const port = await scripted(([name]) => (name === "LOCK.ACQUIRE" ? "*3\r\n:7\r\n:1\r\n:60000" : "+OK"));
     const client = new Lockward(server.ioredis({}, port));
@@ -864,7 +909,7 @@ describe("faults", () => {
       if (name === "AUTH") logins += 1;
       return logins === 2 ? undefined : "+OK"; // the second connection is the lock's first connection
     });
-    const client = await server.nodeRedis({ password: "secret", RESP: 2, disableClientInfo: true }, port);
+    const client = await server.nodeRedis({ ...RESP2, password: "secret" }, port);
     // This patience is shorter than the limit for one connection.
     const lock = await new Lockward(client, { responseLimit: 300, patience: 1_900 }).acquire("hangs");
     assert.equal(lock.token, 7);
