@@ -160,7 +160,8 @@ export class Servers {
       }
       if (now() - begun > 2 * LONGEST_PAUSE) pause = 0;
       const length = Math.min(pause * (0.75 + Math.random() / 4), request.until - now(), answeredAt + patience - now());
-      if (pause > 0) await this.schedule.rest(length, request);
+      // Follow ASK at once: the cluster may move the slot again.
+      if (pause > 0 && !asked) await this.schedule.rest(length, request);
     }
   }
 

@@ -468,6 +468,25 @@ describe("clients", () => {
     await lock.release();
   });
 
+  test("the client follows ASK at once, because the cluster may move the slot again", MAY_HANG, async (t) => {
+    const GRANT = "*3\r\n:7\r\n:1\r\n:60000";
+    const to = await scripted(([name]) => (name === "LOCK.ACQUIRE" ? GRANT : "+OK"));
+    let requests = 0;
+    const port: number = await scripted(([name, word]) => {
+      if (word === "SLOTS") return `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:${port}`;
+      if (name !== "LOCK.ACQUIRE") return "+OK";
+      requests += 1;
+      if (requests === 5) lengthenTimers(t); // so a pause after this reply would not end
+      return requests > 4 ? `-ASK 1 127.0.0.1:${to}` : "-TRYAGAIN"; // after each TRYAGAIN the next pause is longer
+    });
+    const redisOptions = { protocol: 2, disableClientInfo: true } as const;
+    const cluster = new Cluster([{ host: "127.0.0.1", port }], { redisOptions });
+    t.after(() => cluster.disconnect());
+    const lockward = new Lockward(cluster, { patience: 60_000 });
+    await eventually(() => cluster.status === "ready");
+    assert.equal((await lockward.acquire("asked")).token, 7);
+  });
+
   test("the constructor refuses other clients and options out of range", () => {
     const other = {} as Redis;
     for (let turn = 0; turn < 2; turn += 1) assert.throws(() => new Lockward(other), TypeError);
