@@ -124,7 +124,8 @@ export class Servers {
         const replies = await node.exchange(tenures, request, begun, Math.min(limit, left), commands);
         if (asked) replies.shift();
         const error = replies.find((reply) => reply instanceof ServerError);
-        progress.isAnswered ||= !REFUSES_WRITES.has(error?.code);
+        const isRedirected = error?.code === "MOVED" || error?.code === "ASK"; // perhaps to a node that cannot be reached
+        progress.isAnswered ||= !isRedirected && !REFUSES_WRITES.has(error?.code);
         if (error === undefined) return { sent, replies };
         // The error may be for one of several keys, or for WAIT. Then the server may have carried out the other commands.
         progress.isReplyLost ||= tenures.some((_, at) => !(replies[at] instanceof ServerError));
@@ -140,7 +141,7 @@ export class Servers {
         if (failures > 0) this.#moved.delete(slot);
         // Another server may be the primary. A connection that is new may already lead to this server.
         if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent - FIRST_PAUSE);
-        else answeredAt = now();
+        else if (!isRedirected) answeredAt = now();
       } catch (error) {
         if (error instanceof ServerError) {
           // Take the longest lease that the server accepts, but only once.

@@ -487,6 +487,20 @@ describe("clients", () => {
     assert.equal((await lockward.acquire("asked")).token, 7);
   });
 
+  test("a redirection to a node that cannot be reached does not count as an answer", MAY_HANG, async (t) => {
+    const port: number = await scripted(([name, word]) => {
+      if (word === "SLOTS") return `*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:${port}`;
+      return name === "LOCK.ACQUIRE" ? "-MOVED 1 127.0.0.1:1" : "+OK";
+    });
+    const redisOptions = { protocol: 2, disableClientInfo: true } as const;
+    const cluster = new Cluster([{ host: "127.0.0.1", port }], { redisOptions });
+    t.after(() => cluster.disconnect());
+    const lockward = new Lockward(cluster, { patience: 500 });
+    await eventually(() => cluster.status === "ready");
+    for (const options of [{}, { waitLimit: 300 }])
+      await assert.rejects(lockward.acquire("k", options), UnreachableError);
+  });
+
   test("the constructor refuses other clients and options out of range", () => {
     const other = {} as Redis;
     for (let turn = 0; turn < 2; turn += 1) assert.throws(() => new Lockward(other), TypeError);
