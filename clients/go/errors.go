@@ -104,9 +104,9 @@ func endsWait(err error) bool {
 	return hasCode(err, "TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS")
 }
 
-// refusesWrites returns whether the server is a replica, or a primary with too few replicas. Such an answer does not show that a
-// primary accepts writes.
-func refusesWrites(err error) bool { return hasCode(err, "READONLY", "NOREPLICAS") }
+// isNoAnswer returns whether an answer does not show that a primary accepts the request: the server is a replica, has too few
+// replicas, or names another node, which may be silent.
+func isNoAnswer(err error) bool { return hasCode(err, "READONLY", "NOREPLICAS", "MOVED", "ASK") }
 
 // deniesTenure returns whether the server says that the owner does not hold the lock. WRONGTYPE means that the key was overwritten.
 func deniesTenure(err error) bool {

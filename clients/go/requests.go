@@ -111,7 +111,7 @@ func (r *call) ask() error {
 				return r.fail(ErrRefused, refusal, errors.New("the server is a node of a cluster, which needs a *redis.ClusterClient"))
 			}
 			r.failure = refusal
-			if r.patience > 0 && !refusesWrites(refusal) {
+			if r.patience > 0 && !isNoAnswer(refusal) {
 				r.until = time.Now().Add(r.patience).Add(r.within)
 			}
 			if redirects++; moved.addr != "" && redirects < 5 {
@@ -190,7 +190,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			}
 			continue
 		}
-		if !refusesWrites(r.reply.Err()) {
+		if !isNoAnswer(r.reply.Err()) {
 			r.isAnswered.Store(true)
 		}
 		if isTransient(r.reply.Err()) { // a new connection may lead to another server

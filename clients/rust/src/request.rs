@@ -112,10 +112,12 @@ impl Request {
             let time_for_replicas = self.replication.as_ref().map_or(Duration::ZERO, |each| each.wanted.1);
             let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
             self.is_sent = false;
+            let was_asking = self.asking.is_some();
             let replied = within(limit, self.exchange(&cmd)).await;
             let refusal = replied.as_ref().err().map(|error| error.code().unwrap_or_default());
-            // After READONLY or NOREPLICAS there may be no primary that accepts the request.
-            if self.is_sent && !matches!(refusal, Some("" | "READONLY" | "NOREPLICAS")) {
+            // After READONLY or NOREPLICAS there may be no primary that accepts the request. After MOVED or ASK the client
+            // may be unable to reach the other node.
+            if self.is_sent && !matches!(refusal, Some("" | "READONLY" | "NOREPLICAS" | "MOVED" | "ASK")) {
                 (self.is_answered, self.since) = (true, Instant::now());
             }
             let error = match replied {
@@ -139,7 +141,9 @@ impl Request {
             let has_none = self.is_alone && !self.is_sent && self.replication.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
-            if self.failures > 0 && !is_over {
+            // After ASK the client repeats at once, because the slot may move again.
+            let is_redirected = self.asking.is_some() && !was_asking;
+            if self.failures > 0 && !is_over && !is_redirected {
                 // The random part makes the pause up to 50 % longer. So clients that failed at the same time repeat
                 // their requests at different times.
                 let pause = pause_after(self.failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
@@ -243,7 +247,8 @@ impl Request {
             "MISCONF" if self.is_release => {}
             // The node may have left the cluster, so the client asks another node.
             "CLUSTERDOWN" => _ = self.client.note_silence(node, None),
-            // Another server may be the primary now. It may have the same address, so the client opens a new connection.
+            // Another server may be the primary now. It may have the same address, so the client opens a new
+            // connection.
             "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => {
                 // The first such reply of a call also makes the client renew the held locks on the new connection.
                 if self.client.note_silence(node, Some(connection)) && self.failures == 0 {
@@ -255,8 +260,8 @@ impl Request {
         false
     }
 
-    /// The error of a call that gets no reply. It names the address of the last attempt. If the client has found no server,
-    /// it names the addresses that the program has named.
+    /// The error of a call that gets no reply. It names the address of the last attempt. If the client has found no
+    /// server, it names the addresses that the program has named.
     pub(crate) fn unreachable(&self, why: impl std::fmt::Display) -> Error {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());

@@ -161,6 +161,20 @@ async fn a_loop_of_redirections_ends_with_the_patience() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redirection_to_a_node_that_cannot_be_reached_is_no_answer() {
+    let node = play(|words| match &*words[0] {
+        "ASKING" => b"+OK\r\n".to_vec(),
+        _ => b"-MOVED 12706 127.0.0.1:1\r\n".to_vec(),
+    });
+    let address = format!("redis+cluster://127.0.0.1:{}", node.port());
+    let client = client_with(&address, Settings::default().patience(Duration::from_millis(500)));
+    for lock in [client.lock("k"), client.lock("k").wait(Duration::from_millis(300))] {
+        let failed = soon(lock.acquire()).await;
+        assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     let held = Mutex::new(Vec::new());
     let silent = Listener::start(move |stream| held.lock().expect("no panic").push(stream));

@@ -260,7 +260,13 @@ final class Call {
         private void redirect(ServerError refusal) {
             switch (refusal.code()) {
                 case "MOVED" -> servers.learn(key, redirected(refusal));
-                case "ASK" -> importing = redirected(refusal);
+                case "ASK" -> {
+                    importing = redirected(refusal);
+                    if (!isAsking && Clock.left(giveUpAt()) > 0) { // without a pause, because the slot may move again
+                        attempt();
+                        return;
+                    }
+                }
                 case "MASTERDOWN", "NOREPLICAS", "READONLY" -> target.replace(sentAt);
                 case "CLUSTERDOWN" -> servers.learn(key, null); // the cluster may have removed this node
                 default -> {}
