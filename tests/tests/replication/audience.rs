@@ -376,8 +376,9 @@ fn stir(client: &mut Client, random: &mut Random) {
         4 => send_snapshots(client, random),
         5 => drop(client.call(format!("CONFIG SET repl-diskless-sync-delay {}", random.within(0..2)))),
         _ => {
-            // Redis itself has a bug if a transaction switches the AOF on during a rewrite. So the test waits
-            // until no rewrite is running.
+            // If a transaction switches the AOF on during a rewrite, `startAppendOnly` neither ends this rewrite nor
+            // opens a file. The server then fails to append changes, and refuses writes until the next rewrite (seen
+            // in Redis 7.0.15 and 8.6.3, and Valkey 9.1.2). So the test waits until no rewrite is running.
             see_no_rewrite(client);
             client.send_all(["MULTI".to_owned(), format!("LOCK.ACQUIRE lock-{lock} C PX 600000"), switch]);
             client.send_all([format!("LOCK.RENEW lock-{lock} C PX 700000"), "BGREWRITEAOF".to_owned()]);
