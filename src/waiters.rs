@@ -194,6 +194,10 @@ pub fn leave(client: BlockedClient, leaving: Leaving) {
             Leaving::Unblocked => Absence::LimitReached,
         };
         let left = state.store.queues.leave(client, absence, now).is_some();
+        if state.store.is_replica() {
+            // Valkey 9 may end a wait after it has reported that this server is a replica.
+            state.store.queues.forget_all_places();
+        }
         if left {
             state.rearm(now);
             count(match leaving {

@@ -394,6 +394,16 @@ fn places_end_when_the_role_changes() {
 }
 
 #[test]
+fn a_wait_that_a_failover_ends_keeps_no_place() {
+    let (server, mut a) = start_held();
+    let _replica = Server::start_replica_of(&server);
+    let _w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
+    assert_eq!(a.call("FAILOVER"), Reply::ok());
+    eventually("the server is a replica", || a.server_info("replication", "role") == "slave");
+    assert_eq!(a.places_kept(), 0);
+}
+
+#[test]
 fn a_replica_has_no_places() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
