@@ -62,13 +62,11 @@ impl State {
         }
     }
 
-    /// Sets when the lock of a wait queue must be checked again, if clients still wait. If the check is overdue, its
+    /// Sets when the lock of a wait queue must be checked again, if the queue still exists. If the check is overdue, its
     /// time is now. Otherwise a lock that needs many checks in a row would come before all other locks.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
-        if !self.store.queues.is_empty(queue) {
-            self.store.queues.set_due(queue, due.map(|due| due.max(now)));
-            self.rearm(now);
-        }
+        self.store.queues.set_due(queue, due.map(|due| due.max(now)));
+        self.rearm(now);
     }
 
     /// Makes the waiters of a lock due for a check at once, if there are any.

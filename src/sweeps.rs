@@ -6,15 +6,12 @@ use crate::server::{ClusterState, Content, Context, KeyName, OpenKey, WriteGate,
 use crate::slice::Slice;
 use crate::state::{self, State};
 use crate::{transaction, waiters};
-use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, Span, SweepPosition};
+use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, SweepPosition};
 
 /// How many waited-for keys are checked before clients are served again. A check of 500 keys takes about 0.4 ms,
 /// because the sweep opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round
 /// through these keys takes 20 slices and 0.17 seconds.
 const KEYS_IN_SLICE: usize = 500;
-
-/// The sweep leaves a lease that still lasts longer than this time to a later round.
-const SOON: Span = Span::millis(1_000);
 
 /// Looks for keys that changed without an event: opens waited-for keys one after the other, in slices. In a cluster,
 /// this function also asks whether this node still serves a missing key, because the key's slot may have moved without
@@ -33,13 +30,12 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
         waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
         return false;
     }
-    let soon = now.after(SOON);
     for (queue, (db, key)) in queues {
         context.select(db);
         let changed = if key.len() > LONGEST_SWEPT_KEY {
             cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
         } else {
-            has_changed(context, queue, &KeyName::copied(db, &key), soon, cluster)
+            has_changed(context, queue, &KeyName::copied(db, &key), cluster)
         };
         if changed {
             state::with(|state| state.store.queues.set_changed(queue, now));
@@ -52,15 +48,10 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     state::with(|state| state.sweeps.queue.is_none())
 }
 
-/// Whether a wait queue must be checked before its due time: the key holds another value, a lease ends before the due
-/// time, or this node does not serve the key.
-fn has_changed(
-    context: Context,
-    queue: QueueId,
-    name: &KeyName<'_>,
-    soon: Instant,
-    cluster: Option<ClusterState>,
-) -> bool {
+/// Whether a wait queue must be checked before its due time: the key holds another value, this node does not serve the
+/// key, or a lease ends before the due time. In the last case, a lock has got the name of a missing key, for example by
+/// RENAME.
+fn has_changed(context: Context, queue: QueueId, name: &KeyName<'_>, cluster: Option<ClusterState>) -> bool {
     let not_served = || context.slot_gate(name) == WriteGate::NotServed;
     // If a client has set a TTL that has passed, the server deletes the key when the module opens it.
     match OpenKey::for_write(context, name).content() {
@@ -68,7 +59,7 @@ fn has_changed(
         Content::WrongType => true,
         Content::Lock(lock) => {
             let ends = lock.first_deadline();
-            (ends <= Some(soon) && state::with(|state| state.store.queues.due(queue) > ends))
+            state::with(|state| state.store.queues.due(queue).is_none_or(|due| Some(due) > ends))
                 || (cluster == Some(ClusterState::SlotsMissing) && not_served())
         }
     }

@@ -370,6 +370,27 @@ fn a_deletion_of_the_lock_leaves_the_places() {
 }
 
 #[test]
+fn the_place_of_an_owner_ends_when_its_lock_gets_the_name() {
+    for how in ["RENAME other lock", "MOVE lock 0", "RESTORE"] {
+        let (server, mut a) = start_held();
+        wait_and_leave(&server, "W");
+        a.call("LOCK.RELEASE lock A");
+        if how.starts_with("MOVE") {
+            a.call_all(["SELECT 1", "LOCK.ACQUIRE lock W PX 600000", how, "SELECT 0"]);
+        } else {
+            a.acquire("other W PX 600000");
+            let payload = a.call("DUMP other");
+            match how {
+                "RESTORE" => a.call([b"RESTORE".as_slice(), b"lock", b"0", payload.bytes()]),
+                _ => a.call(how),
+            };
+        }
+        assert_eq!(a.owner("lock").as_deref(), Some("W"), "{how}");
+        a.see_places_kept(0);
+    }
+}
+
+#[test]
 fn places_end_when_the_role_changes() {
     for quickly in [false, true] {
         let (server, mut a) = start_held();
