@@ -43,9 +43,10 @@ fn apply_changes(
         Content::WrongType => return Err(Error::WrongType),
         Content::Lock(lock) => {
             let before = lock.expires_at();
+            let leased = changes.iter().any(Change::begins_lease);
             let events = apply_to(lock, changes, now);
             let after = lock.time_to_expire();
-            key.changed(before, after);
+            key.changed(before, after, leased);
             events
         }
         Content::Missing => {

@@ -55,7 +55,7 @@ pub fn run<R>(
     if let Some(before) = before {
         let after = lock.time_to_expire();
         let _own_write = OwnWrite::begin();
-        key.changed(before, after);
+        key.changed(before, after, buffer.decided.effects.leased());
     }
     if let Some(new) = new {
         key.create(new);

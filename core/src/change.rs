@@ -17,6 +17,14 @@ pub enum Change {
     AllOver,
 }
 
+impl Change {
+    /// Whether a lease begins.
+    #[must_use]
+    pub const fn begins_lease(&self) -> bool {
+        matches!(self, Self::Put(_))
+    }
+}
+
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {

@@ -34,6 +34,7 @@ pub struct Effects<H> {
     /// replaces the records or the last of them.
     last: Option<LastRecords>,
     changes: usize,
+    leased: bool,
     verbatim: bool,
     replication_skipped: bool,
     /// A large lock whose leases are all over. Freeing such a lock takes long, so the caller frees the lock
@@ -59,6 +60,7 @@ impl<H> Default for Effects<H> {
             payload: Vec::new(),
             last: None,
             changes: 0,
+            leased: false,
             verbatim: false,
             replication_skipped: false,
             discarded: None,
@@ -87,6 +89,7 @@ impl<H> Effects<H> {
         clear(&mut self.payload, 4_096);
         self.last = None;
         self.changes = 0;
+        self.leased = false;
         self.verbatim = false;
         self.replication_skipped = false;
     }
@@ -100,6 +103,12 @@ impl<H> Effects<H> {
     #[must_use]
     pub const fn changed(&self) -> bool {
         self.changes > 0
+    }
+
+    /// Whether a lease has begun.
+    #[must_use]
+    pub const fn leased(&self) -> bool {
+        self.leased
     }
 
     /// What the server sends to replicas and the AOF.
@@ -129,6 +138,7 @@ impl<H> Effects<H> {
             self.last = None;
         }
         self.record(&change, now);
+        self.leased |= change.begins_lease();
         self.events.push(event);
         lock.apply(change, now);
     }

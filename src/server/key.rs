@@ -117,16 +117,20 @@ impl<'a> OpenKey<'a> {
     }
 
     /// Carries out a change of the lock in the key. `before` is the TTL of the lock before the change, and `after` the
-    /// TTL now. A free lock has no TTL: its key is deleted. For any other lock, the TTL of the key is set if `after`
-    /// differs from `before`. So a TTL that a client has set stays until the next lease, on this server and on
-    /// replicas.
-    pub fn changed(&mut self, before: WallTime, after: Option<WallTime>) {
+    /// TTL now. A free lock has no TTL: its key is deleted. When a lease begins, the TTL of the key is set. Otherwise
+    /// the key only gets an earlier TTL, if its last lease has ended. So a TTL that a client has set stays until the
+    /// next lease, and a key without a TTL stays without one.
+    ///
+    /// The existence of the TTL must not depend on the order in which the leases end. This order may differ on a
+    /// replica, because leases on a replica begin when the replica receives them.
+    pub fn changed(&mut self, before: WallTime, after: Option<WallTime>, leased: bool) {
         match after {
             None => lock_allocation::deleting(self.value, || {
                 // SAFETY: the key is open for writing.
                 unsafe { api!(RedisModule_DeleteKey(self.key)) };
             }),
-            Some(after) if after != before => self.expire_at(after),
+            Some(after) if leased => self.expire_at(after),
+            Some(after) if after < before && self.expires_at() > Some(after) => self.expire_at(after),
             Some(_) => {}
         }
     }

@@ -286,6 +286,25 @@ fn an_expiry_set_by_hand_ends_all_tenures_of_a_lock() {
 }
 
 #[test]
+fn a_release_does_not_undo_an_expiry_set_by_hand() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.call_all(["LOCK.ACQUIRE lock A SHARED PX 600000", "LOCK.ACQUIRE lock B SHARED PX 500000"]);
+    client.call_all(["PEXPIRE lock 100000", "LOCK.RELEASE lock A"]);
+    assert!(client.call("PTTL lock").int() <= 100_000);
+}
+
+#[test]
+fn a_lease_that_begins_after_an_expiry_set_by_hand_is_not_shortened() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.acquire("lock A SHARED PX 600000");
+    client.call("PEXPIRE lock 100000");
+    client.acquire("lock B SHARED PX 500000");
+    assert!(client.call("PTTL lock").int() > 400_000);
+}
+
+#[test]
 fn digests_differ_by_limit_and_weight() {
     let server = Server::start();
     let mut client = server.client();
@@ -310,6 +329,27 @@ fn assert_same(primary: &Server, replica: &Server) {
     replica.see_in_sync_with(primary);
     let [here, there] = [primary, replica].map(|server| server.client().call("DEBUG DIGEST"));
     assert_eq!(here, there);
+}
+
+/// The replica receives both grants at the same time. So on the replica the first lease ends last, and on the
+/// primary the second lease.
+#[test]
+fn the_key_on_a_late_replica_has_a_ttl_if_the_key_of_the_primary_has_one() {
+    for then in ["LOCK.RENEW lock B PX 590000", "LOCK.RELEASE lock B"] {
+        let primary = Server::start();
+        let replica = Server::start_replica_of(&primary);
+        let mut client = primary.client();
+        replica.freeze();
+        client.acquire("lock A SHARED PX 600000");
+        client.call("PERSIST lock");
+        let acquired = Instant::now();
+        eventually("300 ms later", || acquired.elapsed() > Duration::from_millis(300));
+        client.acquire("lock B SHARED PX 599900");
+        replica.thaw();
+        assert_same(&primary, &replica);
+        client.call_all(["PERSIST lock", then]);
+        assert_same(&primary, &replica);
+    }
 }
 
 #[test]
