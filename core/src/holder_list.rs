@@ -248,12 +248,42 @@ impl HolderList {
         }
     }
 
-    /// How many leases are over.
+    /// How many leases are over. Visits these holders or the others, whichever are fewer.
     pub fn count_expired(&self, now: Instant) -> usize {
         match self {
             Self::Few(holders) => holders.iter().filter(|holder| holder.is_over(now)).count(),
             Self::Many(indexed) => {
-                indexed.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).count()
+                let is_over = |entry: Option<&(Instant, FencingToken)>| {
+                    entry.is_some_and(|(deadline, _)| *deadline <= now)
+                };
+                let (mut first, mut last) = (indexed.by_deadline.iter(), indexed.by_deadline.iter().rev());
+                let mut count = 0_usize;
+                loop {
+                    if !is_over(first.next()) {
+                        return count;
+                    }
+                    if is_over(last.next()) {
+                        return indexed.by_deadline.len().saturating_sub(count);
+                    }
+                    count = count.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// The first `most` holders whose leases are not over, in the order of their tokens. Visits all holders whose leases
+    /// are not over, or skips the others, whichever are fewer.
+    pub fn present(&self, now: Instant, most: usize) -> Vec<&Holder> {
+        let present = self.len().saturating_sub(self.count_expired(now));
+        match self {
+            Self::Many(indexed) if present < self.len() / 2 => {
+                let last = indexed.by_deadline.iter().rev().take(present);
+                let mut tokens: Vec<FencingToken> = last.map(|(_, token)| *token).collect();
+                tokens.sort_unstable();
+                tokens.iter().take(most).filter_map(|token| self.of_token(*token)).collect()
+            }
+            Self::Few(_) | Self::Many(_) => {
+                self.iter().filter(|holder| !holder.is_over(now)).take(most).collect()
             }
         }
     }
@@ -522,6 +552,8 @@ mod tests {
             assert_eq!(list.expired(at, 2).len(), trees.expired(at, 2).len(), "{what}");
             assert_eq!(list.count_expired(at), trees.count_expired(at), "{what}");
             assert_eq!(list.load_present(at), trees.load_present(at), "{what}");
+            assert_eq!(list.present(at, 99), trees.present(at, 99), "{what}");
+            assert_eq!(list.present(at, 2), trees.present(at, 2), "{what}");
         }
         for known in list.iter() {
             assert_eq!(trees.of_owner(&known.owner), Some(known), "{what}");

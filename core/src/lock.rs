@@ -247,6 +247,19 @@ impl Lock {
         self.holders().len().saturating_sub(expired)
     }
 
+    /// The first `most` holders whose leases are not over, in the order of their tokens.
+    #[must_use]
+    pub fn present(&self, now: Instant, most: usize) -> Vec<Holder> {
+        match &self.0 {
+            Repr::One(_) => {
+                self.holders().filter(|holder| !holder.is_over(now)).take(most).map(Holder::cloned).collect()
+            }
+            Repr::List(list) => list
+                .as_ref()
+                .map_or_else(Vec::new, |list| list.holders.present(now, most).into_iter().cloned().collect()),
+        }
+    }
+
     /// The load of the present tenures.
     #[must_use]
     #[inline]

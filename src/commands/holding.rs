@@ -18,9 +18,8 @@ pub struct Holding {
 impl Holding {
     /// `None` when nobody holds the lock. A holder whose lease is over does not count, although it may still be stored.
     fn of(lock: &Lock, most: usize, now: Instant) -> Option<Self> {
-        let present = lock.holders().filter(|holder| !holder.is_over(now));
         let (count, load) = (lock.count_present(now), lock.load_present(now));
-        (count > 0).then(|| Self { first: present.take(most).map(Holder::cloned).collect(), count, load })
+        (count > 0).then(|| Self { first: lock.present(now, most), count, load })
     }
 }
 

@@ -376,6 +376,10 @@ impl Both {
             prop_assert_eq!(lock.last_deadline(), deadlines().max());
             let present = || holders.iter().filter(|holder| !holder.is_over(world.mono));
             prop_assert_eq!(lock.count_present(world.mono), present().count());
+            prop_assert_eq!(
+                lock.present(world.mono, 2),
+                present().take(2).map(|holder| holder.cloned()).collect::<Vec<_>>()
+            );
             prop_assert_eq!(lock.load_present(world.mono), present().map(|holder| holder.mode).collect());
             for holder in &holders {
                 prop_assert_eq!(lock.holder(holder.owner), Some(*holder));
