@@ -58,8 +58,8 @@ fn has_changed(context: Context, queue: QueueId, name: &KeyName<'_>, cluster: Op
         Content::Missing => cluster.is_some() && not_served(),
         Content::WrongType => true,
         Content::Lock(lock) => {
-            let ends = lock.first_deadline();
-            state::with(|state| state.store.queues.due(queue).is_none_or(|due| Some(due) > ends))
+            let missed = |ends| state::with(|state| state.store.queues.has_missed_change(queue, ends));
+            lock.first_deadline().is_some_and(missed)
                 || (cluster == Some(ClusterState::SlotsMissing) && not_served())
         }
     }

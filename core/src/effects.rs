@@ -105,7 +105,7 @@ impl<H> Effects<H> {
         self.changes > 0
     }
 
-    /// Whether a lease has begun.
+    /// Whether a lease has begun, so that the key gets a new TTL.
     #[must_use]
     pub const fn leased(&self) -> bool {
         self.leased

@@ -251,7 +251,12 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let mut memory = in_quarantine.then(|| self.memories.take(name.db(), name.key()));
         let Decided { effects, waits } = decided;
         if let Some(queue) = queue {
-            *waits = self.queues.name(queue).map(|lock| Waits { queue, lock, due: None });
+            *waits = self.queues.name(queue).map(|name| Waits { queue, lock: name, due: None });
+            // A lease that is over shows no change, because one decision does not end all leases that are over.
+            let ends = lock.first_deadline().filter(|ends| *ends > now.mono);
+            if ends.is_some_and(|ends| self.queues.has_missed_change(queue, ends)) {
+                self.queues.set_changed(queue, now.mono);
+            }
         }
         let mut decision = Decision {
             lock,

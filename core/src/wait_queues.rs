@@ -517,7 +517,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
         let due = if entry.changed { due.into_iter().chain(entry.due).min() } else { due };
-        if entry.due == due {
+        if entry.due == due && entry.indexed_due.is_some() == due.is_some() {
             return;
         }
         entry.due = due;
@@ -541,8 +541,15 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.set_due(queue, Some(now));
     }
 
+    /// Whether a lock whose first lease ends at `ends` has changed without a decision: the last decision made the queue
+    /// due at the end of the first lease, or earlier.
+    #[must_use]
+    pub fn has_missed_change(&self, queue: QueueId, ends: Instant) -> bool {
+        self.due(queue).is_none_or(|due| due > ends)
+    }
+
     /// Returns one queue that is due now, and whether its lock may have changed without a decision. The queue is not
-    /// due any more afterwards.
+    /// found again until the caller sets when it is due.
     pub fn pop_due(&mut self, now: Instant) -> Option<(QueueId, bool)> {
         loop {
             let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
@@ -550,7 +557,6 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             let Some(entry) = self.queues.get_mut(&queue) else { continue };
             entry.indexed_due = entry.due.filter(|due| *due > now);
             let Some(due) = entry.indexed_due else {
-                entry.due = None;
                 return Some((queue, mem::take(&mut entry.changed)));
             };
             self.due.insert((due, queue));

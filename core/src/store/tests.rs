@@ -590,3 +590,17 @@ fn a_decision_names_the_wait_queue_and_settles_the_unlinked_lock_of_its_name() {
     assert!(!store.has_unlinked());
     assert_eq!(ended(&store, "k"), Some(8));
 }
+
+#[test]
+fn a_decision_on_a_lock_that_came_without_a_decision_makes_its_waiters_due_for_a_recheck() {
+    for (deadline, changed) in [(500_000, true), (2_000_000, false)] {
+        let mut store = in_quarantine();
+        join(&mut store, "k", 1, None);
+        let queue = store.queue(&name("k")).unwrap();
+        // The last decision found no lock, so the queue is due when the quarantine ends.
+        store.queues.set_due(queue, store.quarantine.ends(at(100)));
+        let (mut renamed, mut decided) = (lock(7, deadline), Decided::default());
+        store.decide(&name("k"), &mut renamed, &mut decided, now(100), FREED, |step| step.expire_and_serve());
+        assert_eq!(store.queues.pop_due(at(100)), changed.then_some((queue, true)));
+    }
+}

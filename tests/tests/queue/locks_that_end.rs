@@ -354,19 +354,21 @@ fn a_restored_value_of_another_type_sends_the_waiters_away() {
 
 #[test]
 fn a_waiter_whose_own_lock_gets_the_name_of_a_missing_lock_re_enters() {
-    let server = Server::start();
-    let mut client = server.client();
-    client.acquire("other W PX 600000");
-    // In quarantine, clients wait for a lock that nobody holds.
-    client.call("CONFIG SET lock.quarantine 700000");
-    let [mut x, mut w] = [server.client(), server.client()];
-    x.ask("lock X BLOCK 0");
-    client.see_blocked(1);
-    w.ask("lock W BLOCK 0");
-    client.see_blocked(2);
-    client.call("RENAME other lock");
-    assert_eq!(w.reply().grant().holds, 2);
-    assert!(x.has_no_reply());
+    for then in ["PING", "LOCK.RENEW lock W PX 600000"] {
+        let server = Server::start();
+        let mut client = server.client();
+        client.acquire("other W PX 600000");
+        // In quarantine, clients wait for a lock that nobody holds.
+        client.call("CONFIG SET lock.quarantine 700000");
+        let [mut x, mut w] = [server.client(), server.client()];
+        x.ask("lock X BLOCK 0");
+        client.see_blocked(1);
+        w.ask("lock W BLOCK 0");
+        client.see_blocked(2);
+        client.transact(["RENAME other lock", then]);
+        assert_eq!(w.reply().grant().holds, 2, "{then}");
+        assert!(x.has_no_reply());
+    }
 }
 
 #[test]
