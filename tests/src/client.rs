@@ -202,6 +202,32 @@ impl Client {
         self.call("CLIENT ID").int()
     }
 
+    /// The server's name and version: `Redis 7.0.15`.
+    #[track_caller]
+    pub fn server_version(&mut self) -> String {
+        let info = self.call("INFO server").text();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        match field("valkey_version:") {
+            Some(version) => format!("Valkey {version}"),
+            None => format!("Redis {}", field("redis_version:").unwrap_or_default()),
+        }
+    }
+
+    /// A field of a section of the server's INFO.
+    #[track_caller]
+    pub fn server_info(&mut self, section: &str, field: &str) -> String {
+        let text = self.call(["INFO", section]).text();
+        let prefix = format!("{field}:");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("no {field} in INFO {section}:\n{text}")).to_owned()
+    }
+
+    /// A numeric field of a section of the server's INFO.
+    #[track_caller]
+    pub fn stat(&mut self, section: &str, field: &str) -> i64 {
+        let text = self.server_info(section, field);
+        text.parse().unwrap_or_else(|_| panic!("{field} is no integer: {text}"))
+    }
     /// The local port of the connection.
     #[track_caller]
     pub fn port(&self) -> u16 {

@@ -2,8 +2,9 @@
 
 use crate::client::Client;
 use crate::limits::raise_open_files;
+use crate::mutex::locked;
 use crate::server::Server;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The right to open thousands of connections. One test at a time has this right, because the number of open files of
 /// a process is limited.
@@ -18,7 +19,7 @@ impl Crowd {
     #[must_use]
     pub fn gather() -> Self {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = locked(&ONE_AT_A_TIME);
         raise_open_files(u64::MAX);
         Self { _alone: alone }
     }

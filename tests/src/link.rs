@@ -1,12 +1,13 @@
 //! A TCP proxy for replication links that cuts connections or silently drops data, as networks do.
 
 use crate::listener::Listener;
+use crate::mutex::locked;
 use crate::server::Server;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// A proxy to a server. The proxy has its own port, and forwards each connection on this port to the server.
@@ -68,7 +69,7 @@ impl Link {
 
     /// Closes every connection. New connections are accepted.
     pub fn cut(&self) {
-        for end in held(&self.state.ends).drain(..) {
+        for end in locked(&self.state.ends).drain(..) {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
@@ -76,12 +77,12 @@ impl Link {
     /// Each element of `bytes` belongs to one of the next connections, in order. The link cuts the connection
     /// after this number of bytes from the server.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
-        held(&self.state.cuts).extend(bytes);
+        locked(&self.state.cuts).extend(bytes);
     }
 
     /// How many cuts of [`Link::cut_after`] are still to come.
     pub fn cuts_left(&self) -> usize {
-        held(&self.state.cuts).len()
+        locked(&self.state.cuts).len()
     }
 
     /// From now on, drops all data in both directions. The connections stay open.
@@ -108,7 +109,7 @@ impl Link {
 
     /// The number of bytes from the server that the latest connection has forwarded.
     pub fn carried(&self) -> u64 {
-        held(&self.state.latest).carried.load(Ordering::SeqCst)
+        locked(&self.state.latest).carried.load(Ordering::SeqCst)
     }
 }
 
@@ -133,16 +134,16 @@ impl State {
         let server = SocketAddr::from(([127, 0, 0, 1], self.server));
         // If the server refuses the connection, this return closes the client's connection.
         let Ok(far) = TcpStream::connect(server) else { return };
-        let cut = held(&self.cuts).pop_front().unwrap_or(u64::MAX);
+        let cut = locked(&self.cuts).pop_front().unwrap_or(u64::MAX);
         let connection = Arc::new(Connection::default());
-        *held(&self.latest) = Arc::clone(&connection);
+        *locked(&self.latest) = Arc::clone(&connection);
         self.connections.fetch_add(1, Ordering::SeqCst);
         let copy = |end: &TcpStream| {
             let _ = end.set_nodelay(true);
             end.try_clone().expect("another handle")
         };
         {
-            let mut ends = held(&self.ends);
+            let mut ends = locked(&self.ends);
             if self.is_dropped.load(Ordering::SeqCst) {
                 return;
             }
@@ -195,8 +196,4 @@ impl State {
         let _ = to.shutdown(Shutdown::Both);
         let _ = from.shutdown(Shutdown::Both);
     }
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -164,18 +164,3 @@ pub fn free_port() -> u16 {
     }
     panic!("no free port");
 }
-
-/// The root of the repository.
-pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository")
-}
-
-/// The server program: `redis-server`, or the program that `LOCKWARD_SERVER` names.
-pub fn server_program() -> String {
-    env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into())
-}
-
-/// A file that `make` has built: `target/<file>`, or the file that the environment variable names.
-pub fn built_file(variable: &str, file: &str) -> PathBuf {
-    env::var_os(variable).map_or_else(|| repository().join("target").join(file), PathBuf::from)
-}

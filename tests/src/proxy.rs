@@ -5,6 +5,7 @@
 //! notice the cut.
 
 use crate::listener::Listener;
+use crate::mutex::locked;
 use crate::reply::Reply;
 use crate::resp::decode;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,7 +13,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -167,10 +168,6 @@ impl Shared {
         }
         Fate::Carried
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Connection {

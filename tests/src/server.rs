@@ -1,7 +1,8 @@
 //! Server processes.
 
 use crate::client::Client;
-use crate::process::{Directory, ProcessGroup, built_file, free_port, server_program};
+use crate::paths::{built_file, server_program};
+use crate::process::{Directory, ProcessGroup, free_port};
 use crate::reply::Reply;
 use crate::wait::{DEADLINE, eventually, soon, within};
 use std::fmt::{self, Debug, Formatter};
@@ -375,6 +376,11 @@ impl Server {
     /// The port of the server.
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The URL of the server, `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// The process id of the server.

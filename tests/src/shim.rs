@@ -1,10 +1,11 @@
 //! Libraries that are preloaded into a server to replace functions of the C library.
 
+use crate::mutex::locked;
 use crate::server::Setup;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::{env, fs};
 
 impl Setup {
@@ -22,7 +23,7 @@ impl Setup {
 #[track_caller]
 pub fn compiled(source: &Path) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = locked(&COMPILED);
     let compiled = compiled.get_or_insert_default();
     compiled.entry(source.to_owned()).or_insert_with(|| compile(source)).clone()
 }
