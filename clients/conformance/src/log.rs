@@ -1,7 +1,8 @@
 //! The log of one scenario. A thread can wait until the log has new lines.
 
+use lockward_tests::locked;
 use std::fmt::Display;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// The lines of a scenario, each with the milliseconds since the start of the scenario.
@@ -53,9 +54,4 @@ impl Log {
             drop(self.shared.1.wait_timeout_while(lines, left, |lines| lines.rings == rings));
         }
     }
-}
-
-/// Locks a mutex, even if a scenario has panicked while it held the mutex.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

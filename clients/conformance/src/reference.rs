@@ -1,9 +1,8 @@
 //! A small client for one server, with a thread for each command. The client follows the protocol, and its success
 //! shows that a client can pass the suite. With a defect built in, the client shows that the suite finds this defect.
 
-use crate::log::locked;
 use crate::waiting_line::WaitingLine;
-use lockward_tests::{Client, Reply, Silence};
+use lockward_tests::{Client, Reply, Silence, locked};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! Plays scenarios, several at the same time, and prints the results.
 
-use crate::log::{Log, locked};
+use crate::log::Log;
 use crate::scenarios;
 use crate::script::Script;
 use crate::stage::{Latenesses, SLACK, Stage};
 use crate::worker::Unsupported;
-use lockward_tests::{Server, print_no_logs};
+use lockward_tests::{Server, locked, print_no_logs};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! A server that answers lock commands by a script. All other commands go to a real server.
 
-use crate::log::{Log, locked};
-use lockward_tests::{Listener, Reply, decode};
+use crate::log::Log;
+use lockward_tests::{Listener, Reply, decode, locked};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,8 +1,8 @@
 //! The stage of a scenario: servers, workers, a proxy that records all lock commands, and measurements.
 
-use crate::log::{Log, locked};
+use crate::log::Log;
 use crate::worker::{Idle, Worker};
-use lockward_tests::{Client, Fate, Proxy, Reply, Server};
+use lockward_tests::{Client, Fate, Proxy, Reply, Server, locked};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //! The start of a process costs up to a second of CPU time. So one process serves many scenarios, one after another.
 //! Each scenario opens a client, and closes it at the end.
 
-use crate::log::{Log, locked};
-use lockward_tests::{DEADLINE, ProcessGroup, eventually};
+use crate::log::Log;
+use lockward_tests::{DEADLINE, ProcessGroup, eventually, locked};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,16 +1,16 @@
 //! Runs a driver: a program that sends commands with one client library, and reports their outcomes. See
 //! drivers/README.md.
 
+use lockward_tests::{locked, repository};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// The outcome of a command, as the library reports it.
@@ -71,15 +71,13 @@ pub(crate) struct Driver {
 impl Driver {
     /// Starts a driver that connects to `port`.
     pub(crate) fn start(name: &str, program: &str, port: u16) -> Self {
-        let root =
-            Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root of the repository");
         // Some libraries log every lost connection. So the log goes to a file, to keep the output of the run short.
-        let log = File::create(root.join(format!("target/retries/{name}.log"))).expect("a log");
+        let log = File::create(repository().join(format!("target/retries/{name}.log"))).expect("a log");
         let mut words = program.split(' ');
         let mut child = Command::new(words.next().unwrap_or_default())
             .args(words)
             .arg(port.to_string())
-            .current_dir(root)
+            .current_dir(repository())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -102,9 +100,9 @@ impl Driver {
     pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Outcome> {
         let id = self.issued.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = channel();
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
+        locked(&self.pending).insert(id, sender);
         let order = json!({ "id": id, "connection": connection, "command": command });
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut orders = locked(&self.orders);
         orders.write_all(format!("{order}\n").as_bytes()).expect("a driver that listens");
         receiver
     }
@@ -120,11 +118,11 @@ impl Drop for Driver {
 /// Passes the outcomes on to the waiting actors. When the driver ends, their channels are closed.
 fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
-        let sender = pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&line.id);
+        let sender = locked(pending).remove(&line.id);
         // The send fails if the actor has ended.
         let _ = sender.expect("an order that was given").send(line.outcome());
     }
-    pending.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    locked(pending).clear();
 }
 
 fn read<T: for<'de> Deserialize<'de>>(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<T> {

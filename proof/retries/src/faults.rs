@@ -1,9 +1,9 @@
 //! The faults that the proxy injects.
 
 use crate::lock_kind::{LockKind, owner_of};
-use lockward_tests::{Fate, Random, Reply};
+use lockward_tests::{Fate, Random, Reply, locked};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The names of the faults.
@@ -148,11 +148,11 @@ impl Faults {
     }
 
     fn counts_mut(&self, kind: LockKind) -> MutexGuard<'_, FaultCounts> {
-        self.counts[kind as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.counts[kind as usize])
     }
 
     fn traffic(&self, actor: usize) -> MutexGuard<'_, Traffic> {
-        self.actors[actor].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.actors[actor])
     }
 }
 

@@ -6,10 +6,10 @@
 //! pass of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled queue
 //! stays stalled for longer than a test waits.
 
-use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, rounds};
+use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, locked, rounds};
 use std::collections::HashMap;
 use std::ops::AddAssign;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How the wait of B ends.
@@ -138,7 +138,7 @@ impl<'a> Course<'a> {
         let schedule = self.schedule(freeing, count);
         // Several batches at the same time would disturb each other's timing, so one batch runs at a time.
         static AIM: Mutex<()> = Mutex::new(());
-        let aim = AIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let aim = locked(&AIM);
         let begun = Instant::now();
         let mut freed = 0;
         for (at, action, number) in schedule {
