@@ -1,8 +1,7 @@
 //! Access control: users, internal commands, renamed commands, and clients in unusual modes.
 
-use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Reply, Server, Setup, eventually, repository};
 use std::fs;
-use std::path::Path;
 
 /// A connection that is logged in as the new user `name` with `rules`.
 #[track_caller]
@@ -20,8 +19,7 @@ fn is_noperm(reply: &Reply) -> bool {
 
 #[test]
 fn each_acl_recipe_of_the_docs_allows_exactly_what_it_says() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let page = fs::read_to_string(root.join("docs/access.md")).unwrap();
+    let page = fs::read_to_string(repository().join("docs/access.md")).unwrap();
     let table = page.split("## ").find(|section| section.starts_with("Recipes")).unwrap();
     let coded = |cell: &str| -> Vec<String> {
         cell.split('`').skip(1).step_by(2).map(|code| code.replace('\u{1}', "|")).collect()

@@ -1,8 +1,7 @@
 //! Command metadata: keys, flags, access control, documentation.
 
-use lockward_tests::{Client, Reply, Server};
+use lockward_tests::{Client, Reply, Server, repository};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 const NAMES: [&str; 6] =
@@ -75,8 +74,7 @@ struct Page {
 
 #[track_caller]
 fn page(name: &str) -> Page {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let text = fs::read_to_string(root.join(format!("docs/commands/{name}.md"))).unwrap();
+    let text = fs::read_to_string(repository().join(format!("docs/commands/{name}.md"))).unwrap();
     let begin = format!("{} ", name.to_uppercase());
     let (_, syntax) = text.split_once(&format!("```text\n{begin}")).expect(name);
     let syntax = syntax.split("```").next().unwrap_or_default();

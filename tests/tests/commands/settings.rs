@@ -1,9 +1,8 @@
 //! Settings by module arguments, in redis.conf, and by CONFIG SET.
 
-use lockward_tests::{Client, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Reply, Server, Setup, eventually, repository};
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 
 const DEFAULTS: [(&str, &str); 5] = [
     ("lock.default-lease", "30000"),
@@ -322,8 +321,7 @@ fn a_default_lease_above_the_maximum_is_shortened_and_logged() {
 
 #[test]
 fn the_page_on_settings_agrees_with_the_server() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let page = fs::read_to_string(root.join("docs/settings.md")).unwrap();
+    let page = fs::read_to_string(repository().join("docs/settings.md")).unwrap();
     let server = Server::start();
     let mut client = server.client();
     let mut documented = Vec::new();

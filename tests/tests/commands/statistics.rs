@@ -1,9 +1,8 @@
 //! INFO lock: gauges, counters and durations.
 
-use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
+use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually, repository};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 /// The counters, in the order of INFO lock.
@@ -53,8 +52,7 @@ fn assert_counted<const N: usize>(client: &mut Client, counts: [(&'static str, i
 #[test]
 fn the_fields_of_info_are_documented_and_numeric() {
     let (_server, mut a, _b) = Server::start_contended();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
-    let page = fs::read_to_string(page).expect("docs/metrics.md");
+    let page = fs::read_to_string(repository().join("docs/metrics.md")).expect("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `lock_")?.split_once('`'));
     // The page also has a table of alerts. In its rows, a condition follows the name of the field, and the filter
     // leaves these rows out.

@@ -1,10 +1,9 @@
 //! The table of docs/events.md, row by row: for each action on a lock, the published events, and whether clients that
 //! track the lock get an invalidation.
 
-use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually};
+use lockward_tests::{Client, Reply, Server, Setup, WallClock, eventually, repository};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 /// The events and invalidations that one action causes, in the form of a row of the table.
@@ -377,8 +376,7 @@ const NOT_ON_THE_PAGE: &str = "\
 
 #[test]
 fn events_and_invalidations_follow_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md");
-    let page = fs::read_to_string(path).expect("docs/events.md");
+    let page = fs::read_to_string(repository().join("docs/events.md")).expect("docs/events.md");
     let shown = page.lines().skip_while(|line| !line.starts_with("| what happens |")).skip(2);
     let shown = shown.take_while(|line| line.starts_with("| "));
     let mut rows: BTreeMap<String, Observed> = shown

@@ -1,8 +1,7 @@
 //! The safe failover of docs/operating.md, with the configuration on that page.
 
-use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually};
+use lockward_tests::{Client, Reply, Sentinels, Server, Setup, eventually, repository};
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The value that replaces `PASSWORD` on the page.
@@ -10,7 +9,7 @@ const PASSWORD: &str = "secret";
 
 /// The lines of the two blocks on the page: redis.conf and sentinel.conf.
 fn shown() -> [Vec<String>; 2] {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
+    let page = repository().join("docs/operating.md");
     let page = fs::read_to_string(page).expect("the page");
     let (_, section) = page.split_once("### A safe failover\n").expect("the section");
     let (section, _) = section.split_once("\n### ").expect("the next section");

@@ -23,7 +23,7 @@
 //! - A UUID matches any UUID. In the whole session, the same UUID on the page is the same real UUID.
 //! - `...` matches the rest of a line. A `...` alone on the last line of a reply matches all further lines.
 
-use lockward_tests::{Client, DEADLINE, Reply, Server};
+use lockward_tests::{Client, DEADLINE, Reply, Server, repository};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn every_command_has_its_page() {
         names.items().iter().map(Reply::text).filter(|name| !name.starts_with("lock._")).collect();
     assert_eq!(public.len(), 6, "{public:?}");
     for name in public {
-        let page = read(&root().join(format!("docs/commands/{name}.md")));
+        let page = read(&repository().join(format!("docs/commands/{name}.md")));
         let title = format!("# {}\n", name.to_uppercase());
         assert!(page.starts_with(&title), "{name} is not the title of its page");
         let described = client.call(["COMMAND", "DOCS", &name]);
@@ -127,7 +127,7 @@ fn every_command_has_its_page() {
 
 #[test]
 fn every_setting_is_documented_with_its_default() {
-    let page = read(&root().join("docs/settings.md"));
+    let page = read(&repository().join("docs/settings.md"));
     let server = Server::start();
     let settings = server.client().call("CONFIG GET lock.*");
     for name in settings.field_names() {
@@ -162,8 +162,8 @@ fn every_page_can_be_found() {
 
 #[test]
 fn every_error_is_documented() {
-    let source = read(&root().join("src/errors.rs"));
-    let page = read(&root().join("docs/errors.md"));
+    let source = read(&repository().join("src/errors.rs"));
+    let page = read(&repository().join("docs/errors.md"));
     // These internal errors, which no client receives, need no documentation.
     let internal = [
         "ERR malformed changes, or changes of a later version of the module",
@@ -186,7 +186,7 @@ fn every_error_is_documented() {
 fn every_link_leads_to_a_file_and_a_heading() {
     let mut broken = Vec::new();
     for page in pages() {
-        let here = root().join(&page.name);
+        let here = repository().join(&page.name);
         for target in links(&page.text) {
             if target.contains("://") {
                 continue;
@@ -222,20 +222,17 @@ struct Step {
     output: String,
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
-}
-
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn pages() -> Vec<Page> {
-    let root = root();
-    let mut files = pages_below(&root.join("docs"));
-    files.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
+    let mut files = pages_below(&repository().join("docs"));
+    files.extend(
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| repository().join(name)),
+    );
     files.sort();
-    let name = |file: &Path| file.strip_prefix(&root).expect("a file of ours").display().to_string();
+    let name = |file: &Path| file.strip_prefix(repository()).expect("a file of ours").display().to_string();
     files.iter().map(|file| Page { name: name(file), text: read(file) }).collect()
 }
 

@@ -1,31 +1,13 @@
-//! The first ten minutes of a new user: `make run`, `make demo` and `make help`.
+//! The first ten minutes of a new user: `make run`, `make install`, `make help` and `make demo`.
 
-use lockward_tests::{Client, Reply, Server, Setup, free_port, soon};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use lockward_tests::{Client, ProcessGroup, Reply, Server, Setup, free_port, repository, soon};
 use std::process::{Command, Output, Stdio};
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The script that `make run` calls after the build.
 fn run(port: u16) -> Command {
     let mut run = Command::new("scripts/run");
-    run.current_dir(root()).arg(port.to_string()).arg(Setup::new().module_path());
-    // The kernel kills the server when the test ends, even if the test itself is killed.
-    // SAFETY: prctl is safe to call between fork and exec.
-    unsafe {
-        run.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
+    run.current_dir(repository()).arg(port.to_string()).arg(Setup::new().module_path());
     run
-}
-
-fn port_of(server: &Server) -> u16 {
-    server.client().call("CONFIG GET port").items()[1].text().parse().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -35,7 +17,7 @@ fn text(output: &Output) -> String {
 #[test]
 fn the_server_of_make_run_has_the_lock_commands() {
     let port = free_port();
-    let mut server = run(port).stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = ProcessGroup::start(run(port).stdout(Stdio::piped())).unwrap();
     let mut client = soon("the server serves", || Client::connect(port).ok());
     assert_eq!(client.acquire("order:42 alice PX 30000").holds, 1);
     assert_eq!(client.call("LOCK.RELEASE order:42 alice"), Reply::Int(0));
@@ -46,7 +28,7 @@ fn the_server_of_make_run_has_the_lock_commands() {
 #[test]
 fn a_busy_port_is_a_clear_error() {
     let server = Server::start();
-    let port = port_of(&server);
+    let port = server.port();
     let output = run(port).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains(&format!("Port {port} is in use")), "{}", text(&output));
@@ -55,7 +37,8 @@ fn a_busy_port_is_a_clear_error() {
 #[test]
 fn an_invalid_port_is_a_clear_error() {
     for port in ["0", "65536", "six", ""] {
-        let output = Command::new("scripts/run").current_dir(root()).args([port, "module"]).output().unwrap();
+        let output =
+            Command::new("scripts/run").current_dir(repository()).args([port, "module"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{port:?}");
         assert!(text(&output).contains("PORT must be"), "{port:?}: {}", text(&output));
     }
@@ -66,7 +49,8 @@ fn the_server_loads_the_installed_module() {
     let server = Server::start();
     let there = server.dir().join("installed");
     let destination = format!("DESTDIR={}", there.display());
-    let output = Command::new("make").current_dir(root()).args(["install", &destination]).output().unwrap();
+    let output =
+        Command::new("make").current_dir(repository()).args(["install", &destination]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let module = there.join("usr/lib/redis/modules/liblockward.so");
     let other = Setup::without_module().config(&format!("loadmodule {}", module.display())).start();
@@ -75,7 +59,7 @@ fn the_server_loads_the_installed_module() {
 
 #[test]
 fn make_help_lists_every_target_that_the_docs_name() {
-    let help = Command::new("make").current_dir(root()).arg("help").output().unwrap();
+    let help = Command::new("make").current_dir(repository()).arg("help").output().unwrap();
     for target in ["run", "test", "demo", "lint", "install", "help", "build"] {
         assert!(text(&help).contains(&format!("make {target} ")), "{target}: {}", text(&help));
     }
@@ -84,10 +68,9 @@ fn make_help_lists_every_target_that_the_docs_name() {
 #[test]
 fn the_demo_ends_at_5000_and_leaves_nothing_behind() {
     let server = Server::start();
-    let url = format!("redis://127.0.0.1:{}", port_of(&server));
-    let tool = root().join("target/release/lockward");
+    let tool = repository().join("target/release/lockward");
     assert!(tool.exists(), "{} is missing: run `make build`", tool.display());
-    let output = Command::new(tool).args(["demo", "--url", &url]).output().unwrap();
+    let output = Command::new(tool).args(["demo", "--url", &server.url()]).output().unwrap();
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
     let number_in = |row: &str| {
