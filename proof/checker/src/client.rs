@@ -1,7 +1,7 @@
 //! The behaviour of a client in the simulation and on real servers: its next action, and its reaction to outcomes.
 
 use crate::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
-use crate::random::Random;
+use lockward_tests::Random;
 use std::mem;
 use std::ops::Range;
 
@@ -109,8 +109,8 @@ impl Client {
             if self.unsure || workload.new_owner_each_tenure {
                 self.change_owner();
             }
-            self.key = random.one_of(&workload.keys).cloned().unwrap_or_default();
-            self.mode = random.one_of(&workload.modes).copied().unwrap_or_default();
+            self.key = random.one_of(&workload.keys);
+            self.mode = random.one_of(&workload.modes);
             return Action::Call(self.acquire(workload, random));
         };
         if rests {
@@ -313,7 +313,7 @@ mod tests {
         let mut client = Client::new(0);
         let operation = Operation::exclusive(10, Wait::Unlimited);
         let sent_away = answered(operation.clone(), Outcome::Error("TRYAGAIN".to_owned()));
-        client.handle_outcome(&sent_away, &mut Random::new(1));
+        client.handle_outcome(&sent_away, &mut Random::from_seed(1));
         assert_eq!(client.again, Some(operation));
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let mut client = Client::new(0);
         assert_eq!(client.final_release(0), None);
         let granted = answered(Operation::exclusive(10, Wait::No), Outcome::Granted { token: 7, holds: 1 });
-        client.handle_outcome(&granted, &mut Random::new(1));
+        client.handle_outcome(&granted, &mut Random::from_seed(1));
         let release = Operation::Release { released: HoldsReleased::All, token: Some(7) };
         assert_eq!(client.final_release(14), Some(release));
         assert_eq!(client.final_release(15), None);

@@ -76,12 +76,6 @@ impl Mode {
     pub fn is_alone(self) -> bool {
         self.limit() <= self.weight.into()
     }
-
-    /// Whether a request of this mode can re-enter a tenure of mode `known`. A request with weight 1 is sent without
-    /// WEIGHT, so it can re-enter a tenure of any weight.
-    pub fn re_enters(self, known: Self) -> bool {
-        self.limit() >= known.limit() && (self.weight == 1 || self.weight == known.weight)
-    }
 }
 
 impl Default for Mode {

@@ -8,7 +8,6 @@ pub mod bounds;
 pub mod checker;
 pub mod client;
 pub mod history;
-pub mod random;
 pub mod recorder;
 mod report;
 mod spans;

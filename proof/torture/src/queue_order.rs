@@ -6,9 +6,8 @@
 
 use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Wait};
-use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
-use lockward_tests::{Client, Reply};
+use lockward_tests::{Client, Random, Reply};
 use std::time::{Duration, Instant};
 
 /// The number of the client that sends the waits.
@@ -59,7 +58,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
         return std::thread::park_timeout(Duration::from_millis(5));
     };
     let owner = |position: u64| format!("queue-{round}:{position}");
-    let mut any_mode = || random.one_of(&MODES).copied().unwrap_or_default();
+    let mut any_mode = || random.one_of(&MODES);
     let first = Operation::acquire(FIRST_LEASE, Wait::Limit(2_000_000_000), any_mode());
     let (holder, granted) = holder.call(KEY, &owner(0), first, PATIENCE);
     let (Some(holder), Outcome::Granted { .. }) = (holder, &granted.outcome) else { return };

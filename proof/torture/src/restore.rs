@@ -9,9 +9,8 @@ use crate::recording_client::{PendingCall, RecordingClient};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
 use lockward_checker::history::{History, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, Wait};
-use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
-use lockward_tests::{Client, Link, Reply, Server, Setup, eventually};
+use lockward_tests::{Client, Link, Random, Reply, Server, Setup, eventually};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -43,7 +42,7 @@ pub(crate) fn run(rounds: u32, seed: u64, file: &Path) -> (String, bool) {
                     if number >= rounds {
                         break;
                     }
-                    let random = Random::new(seed ^ (u64::from(number) << 32));
+                    let random = Random::from_seed(seed ^ (u64::from(number) << 32));
                     let (recorder, counts) = (&recorder, &counts);
                     Round { number, random, recorder, counts, owners: 0, held: Vec::new() }.run();
                 }
@@ -243,7 +242,7 @@ impl<'r> Round<'r> {
         let holders: Vec<_> = (0..self.held.len()).filter(|&at| self.held[at].key == key).collect();
         let beside = !mode.is_alone() && self.random.percent(30);
         let acquire = |mode| Operation::acquire(lease, Wait::No, mode);
-        let Some(at) = self.random.one_of(&holders).copied().filter(|_| !beside) else {
+        let Some(at) = self.random.pick(&holders).copied().filter(|_| !beside) else {
             let owner = self.owner();
             let start = now();
             let outcome = self.call(port, &key, &owner, acquire(mode));

@@ -5,10 +5,9 @@ use crate::world::{Nemesis, World, WorldName};
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::{Writes, count_writes, measure_activity, tenures_never_overlap};
 use lockward_checker::history::{Data, History, Line, data_key};
-use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_checker::violation::Violation;
-use lockward_tests::{Client, Reply, Server, Setup};
+use lockward_tests::{Client, Random, Reply, Server, Setup};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -110,12 +109,13 @@ impl Plan {
         mut fault: impl FnMut(&mut dyn World, &mut Nemesis<'_>),
     ) -> (Box<dyn World>, History) {
         fs::create_dir_all(&self.dir).expect("a folder");
-        let mut random = Random::new(self.seed);
+        let mut random = Random::from_seed(self.seed);
         let store = Setup::without_module().start();
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
         let workers = self.start_workers(world.port(), &store, url);
-        let mut nemesis = Nemesis { random: Random::new(random.number()), recorder: &recorder, workers };
+        let mut nemesis =
+            Nemesis { random: Random::from_seed(random.number()), recorder: &recorder, workers };
         let start = Instant::now();
         loop {
             nemesis.sleep(self.pace / 6..self.pace);

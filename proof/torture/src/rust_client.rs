@@ -1,4 +1,4 @@
-//! Tasks that use `lockward-client`, and record the times at which the client says that a lock is held.
+//! Tasks that use `lockward-client`, and record their beliefs.
 //!
 //! A belief is the time from the first to the last check at which a guard says that its lock is held. The task records
 //! a belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
@@ -6,10 +6,9 @@
 
 use crate::worker_process::WorkerArgs;
 use lockward_checker::history::{Nanos, Operation, Outcome, Wait};
-use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
-use lockward_tests::{Fate, Proxy};
+use lockward_tests::{Fate, Proxy, Random};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +42,7 @@ pub(crate) fn run(args: &WorkerArgs, url: &str) {
     // during and after requests.
     let port = url.strip_prefix("redis://127.0.0.1:").filter(|_| args.first == args.clients);
     let proxy = port.map(|port| {
-        let mut random = Random::new(args.seed);
+        let mut random = Random::from_seed(args.seed);
         Proxy::start(port.parse().expect("a port"), move |request| {
             let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
             match random.between(0, 100) {
@@ -70,7 +69,7 @@ pub(crate) fn run(args: &WorkerArgs, url: &str) {
                     number,
                     keys: args.world.workload().keys,
                     client: client.clone(),
-                    random: Random::new(args.seed ^ (u64::from(number) << 32)),
+                    random: Random::from_seed(args.seed ^ (u64::from(number) << 32)),
                     recorder: Arc::clone(&recorder),
                 };
                 tokio::spawn(task.run(Arc::clone(&over)))
@@ -94,7 +93,7 @@ struct Task {
     recorder: Arc<Recorder>,
 }
 
-/// The time in which the client says that a lock is held.
+/// The first and the last time at which the guard said that its lock is held.
 #[derive(Clone, Copy)]
 struct Belief {
     from: Nanos,
@@ -115,7 +114,7 @@ impl Task {
     }
 
     async fn acquire(&mut self) -> Option<(String, Guard)> {
-        let key = self.random.one_of(&self.keys).expect("a key").clone();
+        let key = self.random.one_of(&self.keys);
         let lease = self.ms(LEASE / 4, LEASE);
         let lock = self.client.lock(&key).lease(lease);
         let lock = if self.random.percent(20) { lock.owner(format!("task {}", self.number)) } else { lock };

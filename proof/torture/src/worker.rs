@@ -6,8 +6,8 @@ use crate::store::Store;
 use crate::worker_process::WorkerArgs;
 use crate::workload_client::WorkloadClient;
 use lockward_checker::client::Workload;
-use lockward_checker::random::Random;
 use lockward_checker::recorder::Recorder;
+use lockward_tests::Random;
 use std::io::{self, BufRead as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &WorkerArgs) {
     let (primary, over) = (AtomicU16::new(args.port), AtomicBool::new(false));
     thread::scope(|scope| {
         for number in args.first..args.first + args.clients {
-            let random = Random::new(args.seed ^ (u64::from(number) << 32));
+            let random = Random::from_seed(args.seed ^ (u64::from(number) << 32));
             let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
                 let own_lock = Workload { keys: vec![format!("own-{number}")], ..workload.clone() };
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &WorkerArgs) {
         if args.first == 0 {
             let (recorder, primary, over) = (&recorder, &primary, &over);
             scope.spawn(move || {
-                let mut random = Random::new(args.seed ^ u64::MAX);
+                let mut random = Random::from_seed(args.seed ^ u64::MAX);
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;

@@ -29,7 +29,8 @@ use crate::bounds::Bounds;
 use crate::history::History;
 use crate::violation::Violation;
 
-/// Runs all checks.
+/// Runs the checks for servers that forget nothing. [`each_token_has_one_owner`] and
+/// [`the_guard_is_right_between_faults`] are not among them, because they are weaker forms of two of these checks.
 pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
     [
         tenures_never_overlap,

@@ -4,9 +4,9 @@ use crate::{MS, bounds};
 use lockward_checker::history::{
     Call, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
 };
-use lockward_checker::random::Random;
 use lockward_checker::tenure::{Tenure, tenures};
 use lockward_checker::violation::Check;
+use lockward_tests::Random;
 
 /// The ways to corrupt a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,17 +79,17 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
             let places = pairs(&tenures, |one, other| {
                 one.owner == other.owner && one.released.is_some_and(|released| released.end < other.earliest)
             });
-            let (one, other) = random.one_of(&places)?;
+            let (one, other) = random.pick(&places)?;
             replace_token(&mut broken, other, one.token);
         }
         Corruption::TokenDroppedBack => {
             let places = pairs(&tenures, |one, other| one.first.answered() < other.began_after);
-            let (one, other) = random.one_of(&places)?;
+            let (one, other) = random.pick(&places)?;
             replace_token(&mut broken, other, one.token - 1);
         }
         Corruption::TokenOfTwoOwners => {
             let places = pairs(&tenures, |one, other| one.owner != other.owner);
-            let (one, other) = random.one_of(&places)?;
+            let (one, other) = random.pick(&places)?;
             let Outcome::Granted { token, .. } = &mut call_at(&mut broken, other.line)?.outcome else {
                 return None;
             };
@@ -98,7 +98,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
         Corruption::CountSlip => {
             let places: Vec<_> =
                 history.calls().filter(|(_, call)| counts_for_certain(history, call)).collect();
-            let &(line, _) = random.one_of(&places)?;
+            let &(line, _) = random.pick(&places)?;
             let outcome = &mut call_at(&mut broken, line)?.outcome;
             let (Outcome::Granted { holds, .. } | Outcome::Left { holds }) = outcome else { return None };
             *holds += 1;
@@ -116,7 +116,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                     && one.first.enqueued.is_some_and(|enqueued| enqueued < behind)
                     && behind < one.first.answered()
             });
-            let (one, other) = random.one_of(&places)?;
+            let (one, other) = random.pick(&places)?;
             for (moved, to) in [(one, other), (other, one)] {
                 let call = call_at(&mut broken, moved.line)?;
                 (call.start, call.enqueued) = (to.first.start, to.first.enqueued);
@@ -131,7 +131,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                     long.then_some((call, seen))
                 })
                 .collect();
-            let &(call, seen) = random.one_of(&waits)?;
+            let &(call, seen) = random.pick(&waits)?;
             let token = free_token(&tenures, call, seen)?;
             broken.lines.push(intruder(call, Mode::SHARED, token, seen + 1, seen + MS));
         }
@@ -156,19 +156,19 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                     fits.then_some((before, seen, next, token))
                 })
                 .collect();
-            let &(before, seen, next, token) = random.one_of(&places)?;
+            let &(before, seen, next, token) = random.pick(&places)?;
             broken.lines.push(intruder(before, Mode::SHARED, token - 1, seen + 1, next.answered()));
         }
         Corruption::LateGrant => {
             let pairs = tenures.iter().enumerate().skip(1);
             let pairs = pairs.filter(|(at, tenure)| can_be_late(history, &tenures[..*at], tenure));
             let places: Vec<_> = pairs.map(|(_, tenure)| tenure).collect();
-            let tenure = random.one_of(&places)?;
+            let tenure = random.pick(&places)?;
             call_at(&mut broken, tenure.line)?.end = Some(tenure.first.answered() + LATE);
         }
         Corruption::Unanswered => {
             let places: Vec<_> = history.calls().map(|(line, _)| line).collect();
-            let call = call_at(&mut broken, *random.one_of(&places)?)?;
+            let call = call_at(&mut broken, *random.pick(&places)?)?;
             (call.end, call.outcome) = (None, Outcome::Unknown);
         }
         Corruption::StaleWrite => {
@@ -180,7 +180,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                     Some((write, tenures.iter().rfind(stale)?))
                 })
                 .collect();
-            let &(write, tenure) = random.one_of(&places)?;
+            let &(write, tenure) = random.pick(&places)?;
             let (owner, token) = (tenure.owner.to_owned(), tenure.token);
             let (start, end) = (write.end + 1, write.end + MS);
             broken.lines.push(Line::Write(Write { owner, token, start, end, ..write.clone() }));
@@ -190,7 +190,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                 let fenced = write.outcome == Outcome::Error("FENCED".to_owned());
                 fenced && tenure.freed + bounds().tolerance < write.start
             });
-            call_at(&mut broken, *random.one_of(&places)?)?.outcome = Outcome::Written;
+            call_at(&mut broken, *random.pick(&places)?)?.outcome = Outcome::Written;
         }
         Corruption::HolderFenced => {
             let places = guarded_writes(history, &tenures, |tenure, write| {
@@ -199,7 +199,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                 });
                 held && write.outcome == Outcome::Written
             });
-            call_at(&mut broken, *random.one_of(&places)?)?.outcome = Outcome::Error("FENCED".to_owned());
+            call_at(&mut broken, *random.pick(&places)?)?.outcome = Outcome::Error("FENCED".to_owned());
         }
         Corruption::DataDisordered => {
             let places: Vec<_> = history
@@ -207,7 +207,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                 .filter(|(_, data)| data.guarded && data.tokens.first() != data.tokens.last())
                 .map(|(line, _)| line)
                 .collect();
-            let Line::Data(data) = broken.lines.get_mut(*random.one_of(&places)?)? else { return None };
+            let Line::Data(data) = broken.lines.get_mut(*random.pick(&places)?)? else { return None };
             data.tokens.rotate_right(1);
         }
     }
@@ -228,7 +228,7 @@ fn beside(
     let is_long = |tenure: &&Tenure<'_>| tenure.held.is_some_and(|held| held.to - held.from > MS);
     let limit = |tenure: &Tenure<'_>| tenure.limit_at(Nanos::MAX);
     let places: Vec<_> = tenures.iter().filter(is_long).filter(|tenure| fits(limit(tenure))).collect();
-    let tenure = random.one_of(&places)?;
+    let tenure = random.pick(&places)?;
     let from = tenure.held?.from;
     Some(intruder(tenure.first, mode(limit(tenure))?, tenure.token + 1, from + MS / 4, from + MS / 2))
 }

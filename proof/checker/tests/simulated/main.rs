@@ -8,8 +8,8 @@ use corrupt::{ALL, corrupt};
 use lockward_checker::bounds::{Activity, Bounds};
 use lockward_checker::checker::check;
 use lockward_checker::history::{History, Nanos};
-use lockward_checker::random::Random;
 use lockward_checker::violation::Check;
+use lockward_tests::Random;
 use std::path::Path;
 use world::World;
 
@@ -43,7 +43,7 @@ fn a_thousand_corrupted_histories_raise_the_right_violation() {
     for (number, (how, check_that_finds_it)) in (0..1_000).zip(ALL.into_iter().cycle()) {
         let broken = (0..20).find_map(|attempt| {
             let seed = 1_000 + number + attempt * 1_000;
-            corrupt(&correct_history(seed), how, &mut Random::new(seed))
+            corrupt(&correct_history(seed), how, &mut Random::from_seed(seed))
         });
         let broken = broken.unwrap_or_else(|| panic!("no place for {how:?} at {number}"));
         let violations = check(&broken, &bounds());

@@ -4,7 +4,7 @@
 
 use crate::MS;
 use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
-use lockward_checker::random::Random;
+use lockward_tests::Random;
 use std::collections::{BTreeMap, HashMap};
 
 /// The number of a call, and its outcome.
@@ -84,7 +84,7 @@ impl Lock {
     /// error. `None` if the owner does not hold the lock.
     fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
         let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
-        if !request.mode.re_enters(holder.mode) {
+        if !re_enters(request.mode, holder.mode) {
             return Some(Outcome::Error("LIMIT".to_owned()));
         }
         let leads_to = request.holds.unwrap_or(holder.holds + 1);
@@ -290,11 +290,17 @@ fn renew(lock: &mut Lock, call: &Call, deadline: Nanos, token: Option<Token>, mo
         return Outcome::Error("NOTHELD".to_owned());
     };
     if let Some(mode) = mode {
-        if !mode.re_enters(holder.mode) {
+        if !re_enters(mode, holder.mode) {
             return Outcome::Error("LIMIT".to_owned());
         }
         holder.mode.slots = mode.slots;
     }
     holder.deadline = deadline;
     Outcome::Renewed { token: holder.token }
+}
+
+/// Whether a request of mode `requested` can re-enter a tenure of mode `present`. A request with weight 1 is sent
+/// without WEIGHT, so it can re-enter a tenure of any weight.
+fn re_enters(requested: Mode, present: Mode) -> bool {
+    requested.limit() >= present.limit() && (requested.weight == 1 || requested.weight == present.weight)
 }

@@ -6,7 +6,7 @@ use lockward_checker::client::{Action, Client, Workload};
 use lockward_checker::history::{
     Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Write,
 };
-use lockward_checker::random::Random;
+use lockward_tests::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -61,8 +61,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let server = Server::new(Random::new(random.number()));
+        let mut random = Random::from_seed(seed);
+        let server = Server::new(Random::from_seed(random.number()));
         let from = random.between(50, 1_000) * MS;
         let pause = (from, from + random.between(10, 100) * MS);
         let fault = Fault { name: "pause".to_owned(), client: None, start: pause.0, end: pause.1 };

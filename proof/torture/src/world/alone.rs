@@ -37,7 +37,7 @@ impl World for Alone {
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         let step = [500, 5_000, 60_000, 3_600_000, 86_400_000];
-        let step = Duration::from_millis(*nemesis.random.one_of(&step).expect("a step"));
+        let step = Duration::from_millis(nemesis.random.one_of(&step));
         match (self.world, nemesis.random.between(0, 10)) {
             (_, 9) | (WorldName::Wiped, 8) => nemesis.cut_connections(self.port()),
             (WorldName::Wiped, 0..=5) => {

@@ -30,11 +30,11 @@ impl Clustered {
     /// Moves the slot of a lock to another primary. Clients may see redirections. If one command moves the whole slot,
     /// clients may also notice a pause of writes.
     fn move_slot(&self, nemesis: &mut Nemesis<'_>) {
-        let slot = *nemesis.random.one_of(&self.slots).expect("a slot");
+        let slot = nemesis.random.one_of(&self.slots);
         let owner = self.cluster.owner(slot).port();
         let mut others = self.cluster.primaries();
         others.retain(|node| node.port() != owner);
-        let to = *nemesis.random.one_of(&others).expect("another primary");
+        let to = nemesis.random.one_of(&others);
         if self.moves_whole_slots && nemesis.random.percent(50) {
             // The servers pause writes at the end of CLUSTER MIGRATESLOTS. Clients may notice the pause, so the history
             // records a fault.
@@ -53,7 +53,7 @@ impl Clustered {
     /// A planned failover of a primary to its replica.
     fn hand_over(&self, nemesis: &mut Nemesis<'_>) {
         let primaries = self.cluster.primaries();
-        let primary = *nemesis.random.one_of(&primaries).expect("a primary");
+        let primary = nemesis.random.one_of(&primaries);
         let replica = self.cluster.replica_of(primary);
         replica.see_in_sync_with(primary);
         self.cluster.hand_over_to(replica);
@@ -61,7 +61,7 @@ impl Clustered {
     }
 
     fn one(&self, nemesis: &mut Nemesis<'_>) -> &Server {
-        nemesis.random.one_of(self.cluster.nodes()).expect("a node")
+        nemesis.random.pick(self.cluster.nodes()).expect("a node")
     }
 }
 

@@ -42,7 +42,7 @@ impl CutOff {
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.link.swallow();
         nemesis.sleep(50..300);
-        let mode = nemesis.random.one_of(&MODES).copied().unwrap_or_default();
+        let mode = nemesis.random.one_of(&MODES);
         let missed = Missed::grant(nemesis.recorder, self.port(), mode);
         self.primary.kill();
         self.promote(nemesis);

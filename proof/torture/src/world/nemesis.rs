@@ -3,9 +3,8 @@
 use crate::queue_order;
 use crate::worker_process::Worker;
 use lockward_checker::history::NOBODY;
-use lockward_checker::random::Random;
 use lockward_checker::recorder::{Recorder, now};
-use lockward_tests::Client;
+use lockward_tests::{Client, Random};
 use rustix::process::Signal;
 use std::ops::Range;
 use std::thread;
@@ -82,7 +81,7 @@ impl Nemesis<'_> {
     /// Stops one worker process for longer than most leases.
     pub(crate) fn stop_clients(&mut self) {
         let length = self.random.between(100, 600);
-        let worker = self.random.one_of(&self.workers).expect("a worker");
+        let worker = self.random.pick(&self.workers).expect("a worker");
         let start = now();
         worker.signal(Signal::STOP);
         thread::sleep(Duration::from_millis(length));
