@@ -55,7 +55,7 @@ pub enum Pair {
     Plain,
     /// The hash lock: two EVALSHA.
     Hash,
-    /// EMPTY.TAKE, then EMPTY.GIVE: the module API calls that a lock needs, without any logic. The server must have
+    /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must have
     /// loaded the empty module.
     Bare,
 }
@@ -88,8 +88,8 @@ impl Pair {
                 ]
             }
             Self::Bare => [
-                (request(&["EMPTY.TAKE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["EMPTY.GIVE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+                (request(&["EMPTY.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
+                (request(&["EMPTY.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
             ],
         }
     }

@@ -131,7 +131,7 @@ impl Setup {
     }
 
     /// Loads a second module. The second module runs commands of Lockward on a thread (EMPTY.CALL command arguments),
-    /// or a command in the callback of an event (EMPTY.MEDDLE event command).
+    /// or a command in the callback of an event (EMPTY.CALL_ON_EVENT event command).
     pub fn beside_another(self) -> Self {
         let path = built_file("LOCKWARD_EMPTY_MODULE", "release/libempty_module.so");
         self.config(&format!("loadmodule {}", path.display()))
@@ -371,6 +371,14 @@ impl Server {
     #[track_caller]
     pub fn start_replica_of(primary: &Self) -> Self {
         Setup::new().start_replica_of(primary)
+    }
+
+    /// Starts a server and its replica, and waits until the replica is in sync.
+    #[track_caller]
+    pub fn start_with_replica() -> (Self, Self) {
+        let primary = Self::start();
+        let replica = Self::start_replica_of(&primary);
+        (primary, replica)
     }
 
     /// The port of the server.

@@ -1,11 +1,11 @@
 //! A lock without logic: commands that make all calls of the module API that a lock needs, and nothing else. The
 //! difference between the cost of Lockward and the cost of these commands is the cost of Lockward's own code.
 //!
-//! EMPTY.TAKE and EMPTY.GIVE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE, and send similar replies. EMPTY.TAKE
-//! stores a value of the module's own type with a TTL, and EMPTY.GIVE deletes the value. EMPTY.WAIT blocks its client,
-//! and EMPTY.PASS unblocks the client that has waited the longest.
+//! EMPTY.ACQUIRE and EMPTY.RELEASE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE, and send similar replies. EMPTY.ACQUIRE
+//! stores a value of the module's own type with a TTL, and EMPTY.RELEASE deletes the value. EMPTY.WAIT blocks its client,
+//! and EMPTY.UNBLOCK unblocks the client that has waited the longest.
 
-use crate::{Context, ERR, OK, Strings, arguments, bytes, register};
+use crate::api::{Context, ERR, OK, Strings, arguments, bytes, register, reply};
 use redis_module::raw;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -47,12 +47,12 @@ pub fn register_all(context: Context) -> bool {
     }
     KIND.store(kind.unwrap_or(ptr::null_mut()), Ordering::Relaxed);
     kind.is_some_and(|kind| !kind.is_null())
-        && register(context, c"empty.take", c"write deny-oom", take)
-        && register(context, c"empty.give", c"write fast", give)
+        && register(context, c"empty.acquire", c"write deny-oom", acquire)
+        && register(context, c"empty.release", c"write fast", release)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
-        // EMPTY.STALL blocks, but its flags lack `blocking`. A test checks that LOCK.GUARD refuses such a command, too.
-        && register(context, c"empty.stall", c"write deny-oom", wait)
-        && register(context, c"empty.pass", c"write fast", pass)
+        // EMPTY.WAIT_UNFLAGGED blocks, but its flags lack `blocking`. A test checks that LOCK.GUARD refuses such a command, too.
+        && register(context, c"empty.wait_unflagged", c"write deny-oom", wait)
+        && register(context, c"empty.unblock", c"write fast", unblock)
 }
 
 /// The handlers of commands. A handler returns an error if a function of the API is missing.
@@ -65,16 +65,16 @@ macro_rules! handlers {
     )*};
 }
 
-handlers!(take => try_take, give => try_give, wait => try_wait, pass => try_pass);
+handlers!(acquire => try_acquire, release => try_release, wait => try_wait, unblock => try_unblock);
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // SAFETY: `try_take` has made the value, and the server frees it once.
+    // SAFETY: `try_acquire` has made the value, and the server frees it once.
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
 }
 
 /// SAFETY: callers of this function, and of the functions below, pass the context and the arguments that the server
 /// passes to a command.
-unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+unsafe fn try_acquire(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings are valid until the call returns; the key is closed once; the server owns the stored value.
     unsafe {
         let name = *arguments(argv, argc).get(1)?;
@@ -86,7 +86,7 @@ unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
             raw::RedisModule_SetAbsExpire?(key, EXPIRES_AT);
         }
         raw::RedisModule_CloseKey?(key);
-        tell(context, name)?;
+        signal_change(context, name)?;
         raw::RedisModule_ReplyWithArray?(context, 3);
         raw::RedisModule_ReplyWithLongLong?(context, (1_795_000_000_000_000 + now).cast_signed());
         raw::RedisModule_ReplyWithLongLong?(context, 1);
@@ -95,7 +95,7 @@ unsafe fn try_take(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     Some(())
 }
 
-unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+unsafe fn try_release(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings are valid until the call returns; the key is closed once.
     unsafe {
         let name = *arguments(argv, argc).get(1)?;
@@ -107,14 +107,14 @@ unsafe fn try_give(context: Context, argv: Strings, argc: c_int) -> Option<()> {
             raw::RedisModule_DeleteKey?(key);
         }
         raw::RedisModule_CloseKey?(key);
-        tell(context, name)?;
+        signal_change(context, name)?;
         raw::RedisModule_ReplyWithLongLong?(context, 0);
     }
     Some(())
 }
 
 /// Replicates a change, signals it, and sends its event.
-unsafe fn tell(context: Context, name: *mut raw::RedisModuleString) -> Option<()> {
+unsafe fn signal_change(context: Context, name: *mut raw::RedisModuleString) -> Option<()> {
     let (class, event) = (raw::REDISMODULE_NOTIFY_MODULE, c"empty.changed");
     // SAFETY: context and name are valid.
     unsafe {
@@ -131,14 +131,14 @@ unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     let (name, handle) = unsafe {
         (
             bytes(*arguments(argv, argc).get(1)?)?,
-            raw::RedisModule_BlockClient?(context, Some(crate::reply), None, None, 0),
+            raw::RedisModule_BlockClient?(context, Some(reply), None, None, 0),
         )
     };
     QUEUES.with_borrow_mut(|queues| queues.entry(name.to_vec()).or_default().push_back(handle));
     Some(())
 }
 
-unsafe fn try_pass(context: Context, argv: Strings, argc: c_int) -> Option<()> {
+unsafe fn try_unblock(context: Context, argv: Strings, argc: c_int) -> Option<()> {
     // SAFETY: the strings are valid until the call returns; a client that was taken out of the queue is unblocked once.
     unsafe {
         let name = bytes(*arguments(argv, argc).get(1)?)?;

@@ -1,19 +1,25 @@
-//! A module that does nothing. Benchmarks compare Lockward with this module, which shows the cost that every module
-//! has.
+//! A module for measurements and tests. The benchmarks compare Lockward with this module, which shows the cost that every
+//! module has, and the cost of the API calls that a lock needs.
 //!
-//! The module's commands accept any arguments. EMPTY.BLOCK blocks its client as LOCK.ACQUIRE does, but never unblocks
-//! the client and stores nothing. EMPTY.CALL runs the command in its arguments on a new thread. EMPTY.MEDDLE sets a
-//! command that the module runs when it receives an event. The commands in `bare` make the API calls that a lock needs.
+//! Most commands accept any arguments after the key.
+//!
+//! | command | what it does | used by |
+//! | --- | --- | --- |
+//! | EMPTY.BLOCK | blocks its client as LOCK.ACQUIRE does, but never unblocks the client and stores nothing | the benchmarks |
+//! | EMPTY.ACQUIRE, EMPTY.RELEASE | make the API calls of LOCK.ACQUIRE and LOCK.RELEASE (`bare.rs`) | the benchmarks, and tests of LOCK.GUARD |
+//! | EMPTY.WAIT, EMPTY.UNBLOCK | block a client, and unblock the client that has waited the longest (`bare.rs`) | tests of LOCK.GUARD |
+//! | EMPTY.WAIT_UNFLAGGED | is EMPTY.WAIT without the flag `blocking` | tests of LOCK.GUARD |
+//! | EMPTY.CALL command ... | runs a command on a new thread | tests |
+//! | EMPTY.CALL_ON_EVENT event command ... | runs a command in the callback of the next event of this name | tests |
 
+mod api;
 mod bare;
-mod meddle;
+mod call_on_event;
 
+use api::{Context, ERR, OK, Strings, copied, register, reply, run_command};
 use redis_module::raw;
-use std::ffi::{CStr, CString, c_int};
-use std::{ptr, slice, thread};
-
-const OK: c_int = raw::REDISMODULE_OK as c_int;
-const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+use std::ffi::c_int;
+use std::{ptr, thread};
 
 /// Called by the server to load the module.
 ///
@@ -28,55 +34,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(context: Context, _argv: Strings, _a
     let registered = known == OK
         && register(context, c"empty.block", c"write deny-oom blocking", block)
         && register(context, c"empty.call", c"write deny-oom blocking", call)
-        && register(context, c"empty.meddle", c"write", meddle::meddle)
+        && register(context, c"empty.call_on_event", c"write", call_on_event::call_on_event)
         && bare::register_all(context);
     if registered { OK } else { ERR }
-}
-
-type Context = *mut raw::RedisModuleCtx;
-type Strings = *mut *mut raw::RedisModuleString;
-type Handler = unsafe extern "C" fn(Context, Strings, c_int) -> c_int;
-
-fn register(context: Context, name: &CStr, flags: &CStr, handler: Handler) -> bool {
-    // SAFETY: the server passes a valid context to the module's load; the texts are constant and end in NUL. The first
-    // argument is the key, as in the commands of Lockward.
-    let created = unsafe {
-        raw::RedisModule_CreateCommand
-            .map(|create| create(context, name.as_ptr(), Some(handler), flags.as_ptr(), 1, 1, 1))
-    };
-    created == Some(OK)
-}
-
-/// Copies the bytes of a command's words.
-///
-/// # Safety
-/// As for [`arguments`].
-unsafe fn copied(argv: Strings, argc: c_int) -> Vec<Vec<u8>> {
-    // SAFETY: the caller passes the arguments of a command that has not returned yet; the bytes are copied.
-    unsafe { arguments(argv, argc).iter().map(|word| bytes(*word).unwrap_or_default().to_vec()).collect() }
-}
-
-/// The words of a command.
-///
-/// # Safety
-/// `argv` and `argc` must be the arguments that the server has passed to a call that has not returned yet.
-unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw::RedisModuleString] {
-    // SAFETY: the server passes `argc` strings, which are valid until the command returns.
-    unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
-}
-
-unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
-    let mut len = 0;
-    // SAFETY: the string and its bytes are valid until the command returns.
-    unsafe {
-        let start = raw::RedisModule_StringPtrLen?(string, &raw mut len);
-        Some(slice::from_raw_parts(start.cast(), len))
-    }
-}
-
-unsafe extern "C" fn reply(context: Context, _argv: Strings, _argc: c_int) -> c_int {
-    // SAFETY: the server passes a valid context.
-    unsafe { raw::RedisModule_ReplyWithLongLong.map_or(ERR, |answer| answer(context, 0)) }
 }
 
 unsafe extern "C" fn block(context: Context, _argv: Strings, _argc: c_int) -> c_int {
@@ -92,14 +52,14 @@ unsafe extern "C" fn block(context: Context, _argv: Strings, _argc: c_int) -> c_
         };
         let handle = block(context, Some(reply), None, None, 0);
         if !handle.is_null() {
-            when_it_leaves(handle, Some(release));
+            when_it_leaves(handle, Some(unblock_disconnected));
         }
     }
     OK
 }
 
 /// Unblocks a client that has disconnected. Without this call, the client's handle would leak.
-unsafe extern "C" fn release(_context: Context, handle: *mut raw::RedisModuleBlockedClient) {
+unsafe extern "C" fn unblock_disconnected(_context: Context, handle: *mut raw::RedisModuleBlockedClient) {
     // SAFETY: the server passes a valid handle, and no other code unblocks its client.
     unsafe {
         if let Some(unblock) = raw::RedisModule_UnblockClient {
@@ -109,13 +69,13 @@ unsafe extern "C" fn release(_context: Context, handle: *mut raw::RedisModuleBlo
 }
 
 /// The data with which a thread runs a command while the client is blocked.
-struct Elsewhere {
+struct CallOnThread {
     handle: *mut raw::RedisModuleBlockedClient,
     command: Vec<Vec<u8>>,
 }
 
 // SAFETY: only the new thread uses the handle. The other field is bytes.
-unsafe impl Send for Elsewhere {}
+unsafe impl Send for CallOnThread {}
 
 unsafe extern "C" fn call(context: Context, argv: Strings, argc: c_int) -> c_int {
     // SAFETY: the server passes valid arguments.
@@ -125,12 +85,12 @@ unsafe extern "C" fn call(context: Context, argv: Strings, argc: c_int) -> c_int
     let handle = unsafe {
         raw::RedisModule_BlockClient.map_or(ptr::null_mut(), |block| block(context, None, None, None, 0))
     };
-    let elsewhere = Elsewhere { handle, command: command.to_vec() };
-    thread::spawn(move || elsewhere.run());
+    let call = CallOnThread { handle, command: command.to_vec() };
+    thread::spawn(move || call.run());
     OK
 }
 
-impl Elsewhere {
+impl CallOnThread {
     fn run(self) -> Option<()> {
         // SAFETY:
         // - between `ThreadSafeContextLock` and `ThreadSafeContextUnlock`, this thread may make the same calls as a
@@ -139,7 +99,7 @@ impl Elsewhere {
         unsafe {
             let context = raw::RedisModule_GetThreadSafeContext?(self.handle);
             raw::RedisModule_ThreadSafeContextLock?(context);
-            let answer = give(context, &self.command)?;
+            let answer = run_command(context, &self.command)?;
             raw::RedisModule_ReplyWithCallReply?(context, answer);
             raw::RedisModule_FreeCallReply?(answer);
             raw::RedisModule_ThreadSafeContextUnlock?(context);
@@ -147,27 +107,5 @@ impl Elsewhere {
             raw::RedisModule_UnblockClient?(self.handle, ptr::null_mut());
         }
         Some(())
-    }
-}
-
-/// Calls a command of the server. Returns the reply, which may be null.
-///
-/// # Safety
-/// The context must be valid, and this thread must be allowed to call the module API.
-unsafe fn give(context: Context, command: &[Vec<u8>]) -> Option<*mut raw::RedisModuleCallReply> {
-    let (name, arguments) = command.split_first()?;
-    let name = CString::new(name.as_slice()).ok()?;
-    // SAFETY: the format names an array of strings and their number, which follow; each string is freed once.
-    unsafe {
-        let mut strings = Vec::new();
-        for bytes in arguments {
-            strings.push(raw::RedisModule_CreateString?(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()));
-        }
-        let (strings_at, count) = (strings.as_mut_ptr(), strings.len());
-        let reply = raw::RedisModule_Call?(context, name.as_ptr(), c"v".as_ptr(), strings_at, count);
-        for string in strings {
-            raw::RedisModule_FreeString?(ptr::null_mut(), string);
-        }
-        Some(reply)
     }
 }

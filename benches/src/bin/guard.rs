@@ -149,8 +149,8 @@ fn locks() -> Vec<Row> {
     let handed = Row::new("hand-off, wait again", handed, "LPUSH to a BLPOP, BLPOP again", popped);
 
     let mut server = CountedServer::start(Loaded::Lockward, &[&Loaded::Empty.line_of_config()]);
-    let take = ["EMPTY.TAKE", "bare", &owner, "PX", LEASE, "HOLDS", "1"];
-    let bare = Load::pair(&take, &["EMPTY.GIVE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
+    let take = ["EMPTY.ACQUIRE", "bare", &owner, "PX", LEASE, "HOLDS", "1"];
+    let bare = Load::pair(&take, &["EMPTY.RELEASE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
     let (name, against) =
         ("acquire + release, beside bare calls", "the same server calls, without a decision");
     let beside_bare = Row::new(name, lock_pair.count(&mut server), against, bare);

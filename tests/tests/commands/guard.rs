@@ -456,7 +456,7 @@ fn no_lease_ends_while_a_transaction_runs() {
     assert_eq!(after.error(), "FENCED the lock is free", "the lease has not ended for the next transaction");
 }
 
-/// CLIENT PAUSE holds two transactions back. After the pause, the server runs both in one pass of the event loop.
+/// CLIENT PAUSE holds two transactions back. After the pause, the server runs both in one iteration of the event loop.
 #[test]
 fn a_transaction_that_was_paused_does_not_take_the_time_of_an_earlier_transaction() {
     let server = Server::start();
@@ -543,9 +543,10 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // EMPTY.STALL blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the test leaves
-    // EMPTY.STALL out on Redis 7.0.
-    let blocking = if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.STALL"][..] } else { &["EMPTY.WAIT"] };
+    // EMPTY.WAIT_UNFLAGGED blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the test leaves
+    // EMPTY.WAIT_UNFLAGGED out on Redis 7.0.
+    let blocking =
+        if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.WAIT_UNFLAGGED"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {
         let refused = client.call(format!("LOCK.GUARD lock {token} {command} line"));
         assert_eq!(
@@ -556,8 +557,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     }
     let [inside] = client.transact([&format!("LOCK.GUARD lock {token} EMPTY.WAIT line")]);
     assert_eq!(inside.error_word(), "ERR", "{inside:?}");
-    blocking.iter().for_each(|_| _ = client.call("EMPTY.PASS line"));
-    let taken = client.call(format!("LOCK.GUARD lock {token} EMPTY.TAKE value"));
+    blocking.iter().for_each(|_| _ = client.call("EMPTY.UNBLOCK line"));
+    let taken = client.call(format!("LOCK.GUARD lock {token} EMPTY.ACQUIRE value"));
     assert_eq!(taken.items().len(), 3, "{taken:?}");
 }
 
@@ -571,7 +572,7 @@ fn a_blocking_command_of_another_module_is_refused_without_command_too() {
     if server.has_redis(7, 2) {
         let refused = client.call(format!("LOCK.GUARD lock {token} EMPTY.WAIT line"));
         assert_eq!(refused.error(), "ERR LOCK.GUARD cannot run a command of a module that blocks");
-        client.call("EMPTY.PASS line");
+        client.call("EMPTY.UNBLOCK line");
     }
     assert_eq!(client.call(format!("LOCK.GUARD lock {token} SET data 1")), Reply::ok());
 }

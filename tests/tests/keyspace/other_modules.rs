@@ -11,7 +11,7 @@ fn start() -> Server {
 /// Makes the other module run `command` in its callback of the next `event`.
 #[track_caller]
 fn at(client: &mut Client, event: &str, command: &str) {
-    assert_eq!(client.call(format!("EMPTY.MEDDLE {event} {command}")).text(), "OK");
+    assert_eq!(client.call(format!("EMPTY.CALL_ON_EVENT {event} {command}")).text(), "OK");
 }
 
 /// A client that waits for `lock`, and its id.
@@ -99,7 +99,7 @@ fn a_client_that_queues_for_a_lock_that_has_just_been_freed_is_granted_the_lock(
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     at(&mut a, "lock.acquired", "DEL lock");
-    // The server runs all three commands in one event loop pass. The lease ends during the sleep. So LOCK.ACQUIRE finds
+    // The server runs all three commands in one event loop iteration. The lease ends during the sleep. So LOCK.ACQUIRE finds
     // that A's lease is over, and grants the lock to B. The other module receives the event of this grant, and deletes
     // the lock. After that, C joins the queue.
     c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
@@ -160,7 +160,7 @@ fn a_lock_that_another_module_deletes_in_its_event_goes_to_the_waiter() {
         a.acquire("other A PX 600000");
         let mut b = server.waiter("other B BLOCK 0");
         let mut c = server.waiter("lock C BLOCK 0");
-        assert_eq!(a.call(format!("EMPTY.MEDDLE {event} DEL other")).text(), "OK");
+        assert_eq!(a.call(format!("EMPTY.CALL_ON_EVENT {event} DEL other")).text(), "OK");
         a.call("LOCK.RELEASE lock A");
         for (client, lock, owner) in [(&mut b, "other", "B"), (&mut c, "lock", "C")] {
             assert_eq!(client.reply().grant().holds, 1, "{lock} after {event}");
@@ -175,7 +175,7 @@ fn a_lock_that_another_module_deletes_in_the_event_of_its_grant_goes_to_the_next
     let mut a = server.client();
     a.acquire("lock A PX 600000");
     let [mut b, mut c] = ["B", "C"].map(|owner| server.waiter(&format!("lock {owner} PX 600000 BLOCK 0")));
-    a.call("EMPTY.MEDDLE lock.acquired DEL lock");
+    a.call("EMPTY.CALL_ON_EVENT lock.acquired DEL lock");
     a.call("LOCK.RELEASE lock A");
     let first = b.reply().grant().token;
     assert!(c.reply().grant().token > first);
