@@ -6,10 +6,13 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
+mod varint;
+
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{Instant, Now, WallTime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use varint::varint;
 
 thread_local! {
     static LIVE: Cell<usize> = const { Cell::new(0) };
@@ -55,14 +58,6 @@ fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
     (result, PEAK.get() - before)
 }
 
-fn varint(payload: &mut Vec<u8>, mut number: usize) {
-    while number > 0x7f {
-        payload.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    payload.push(number as u8);
-}
-
 /// A payload of this many holders that share the lock. Each holder is as short as possible, and has no limit or a limit
 /// that differs from the limits of the other holders.
 fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
@@ -70,9 +65,9 @@ fn payload_of(holders: usize, has_limits: bool) -> Vec<u8> {
     for holder in 0..holders {
         let owner = &holder.to_be_bytes()[(holder.max(1).leading_zeros() / 8) as usize..];
         payload.push(1);
-        varint(&mut payload, holder + 1);
+        varint(&mut payload, holder as u64 + 1);
         payload.push(1);
-        varint(&mut payload, if has_limits { holders + holder } else { 0 });
+        varint(&mut payload, if has_limits { (holders + holder) as u64 } else { 0 });
         payload.extend([0, 0, 0, owner.len() as u8]);
         payload.extend(owner);
     }

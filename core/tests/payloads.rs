@@ -8,6 +8,8 @@
     reason = "a test fails by panicking, in what it calls as well"
 )]
 
+mod varint;
+
 use lockward_core::encoding::{self, Malformed, Origin};
 use lockward_core::{
     Change, End, FencingToken, Holder, Instant, Load, Lock, Mode, Now, Owner, Slots, Span, WallTime, Weight,
@@ -15,6 +17,7 @@ use lockward_core::{
 use proptest::collection::SizeRange;
 use proptest::prelude::*;
 use std::collections::HashSet;
+use varint::varint;
 
 /// Ten years, in milliseconds.
 const LONG: i64 = 10 * 365 * 24 * 3_600 * 1_000;
@@ -404,12 +407,4 @@ fn number() -> impl Strategy<Value = u64> {
         1 => prop::sample::select(edges.to_vec()).prop_map(|edge| edge + 1),
         1 => any::<u64>(),
     ]
-}
-
-fn varint(payload: &mut Vec<u8>, mut number: u64) {
-    while number > 0x7f {
-        payload.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    payload.push(number as u8);
 }

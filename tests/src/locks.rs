@@ -245,6 +245,13 @@ impl Client {
         reply.info().queue.expect("a queue").into_iter().map(|waiter| waiter.owner).collect()
     }
 
+    /// The first waiter for a held lock.
+    #[track_caller]
+    pub fn first_waiter(&mut self, key: &str) -> Waiter {
+        let info = self.call(["LOCK.INFO", key, "WAITERS", "1"]).info();
+        info.queue.expect("a queue").into_iter().next().unwrap_or_else(|| panic!("nobody waits for {key}"))
+    }
+
     /// Sets a memory limit until the server has evicted the key, and then removes the limit. The server may evict other
     /// keys with an expiry too.
     #[track_caller]

@@ -27,10 +27,11 @@ mod queue {
     mod kept_places;
     mod locks_that_end;
     mod many_waiters;
-    mod one_event_loop_pass;
+    mod one_event_loop_iteration;
     mod one_queue;
     mod random_requests;
     mod slow_clients;
+    mod undelivered_grants;
     mod waiting;
 }
 mod keyspace {

@@ -114,7 +114,7 @@ fn a_step_forward_ends_no_wait_limit_early() {
     clock.forward(HOUR);
     assert_eq!(server.client().call("LOCK.ACQUIRE lock C BLOCK 300"), Reply::NullArray);
     assert!(b.has_no_reply());
-    let left = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].wait_left;
+    let left = a.first_waiter("lock").wait_left;
     assert!(300_000 < left && left <= 600_000, "{left}");
 }
 

@@ -301,10 +301,7 @@ fn an_acquisition_that_fails_at_once_counts_as_busy() {
 fn a_hand_off_is_counted_and_its_wait_is_measured() {
     let (_server, mut a, mut b) = Server::start_contended();
     assert_eq!(read(&mut a, "waiting"), 1);
-    eventually("B has waited", || {
-        let queue = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap();
-        queue[0].waited >= 20
-    });
+    eventually("B has waited", || a.first_waiter("lock").waited >= 20);
     a.call("LOCK.RELEASE lock A");
     b.reply().grant();
     assert_counted(&mut a, [("acquired", 2), ("handed_off", 1), ("released", 1)]);
@@ -338,7 +335,7 @@ fn a_wait_that_reaches_its_limit_is_counted() {
 #[test]
 fn a_wait_ended_by_client_unblock_counts_as_timed_out() {
     let (_server, mut a, mut b) = Server::start_contended();
-    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    let id = a.first_waiter("lock").client_id;
     if a.call(format!("CLIENT UNBLOCK {id}")) == Reply::Int(1) {
         assert!(b.reply().is_null());
         assert_counted(&mut a, [("acquired", 1), ("wait_limits_reached", 1)]);
@@ -463,7 +460,7 @@ fn a_grant_that_could_not_be_delivered_counts_as_acquired_and_released() {
 }
 
 fn b_id(client: &mut Client) -> i64 {
-    client.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id
+    client.first_waiter("lock").client_id
 }
 
 // CONFIG RESETSTAT.

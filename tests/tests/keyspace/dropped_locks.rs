@@ -420,7 +420,7 @@ fn pressed() -> impl Iterator<Item = String> {
 
 /// Lets A acquire locks on a server that then evicts keys with every command. A renews all locks, so each
 /// lock is stored and evicted again. Then the function sends two renewals and `last` in one packet, so that
-/// these three commands run in one event loop pass.
+/// these three commands run in one event loop iteration.
 #[track_caller]
 fn press(client: &mut Client, last: &str) {
     client.call_all(pressed().map(|lock| format!("LOCK.ACQUIRE {lock} A PX 600000")));
@@ -441,7 +441,7 @@ fn see_all_held(client: &mut Client) {
 }
 
 #[test]
-fn a_lock_evicted_in_the_event_loop_pass_of_a_failover_is_held_on_the_new_primary() {
+fn a_lock_evicted_in_the_event_loop_iteration_of_a_failover_is_held_on_the_new_primary() {
     let primary = Server::start();
     let replica = Server::start_replica_of(&primary);
     let mut there = replica.client();
@@ -451,7 +451,7 @@ fn a_lock_evicted_in_the_event_loop_pass_of_a_failover_is_held_on_the_new_primar
 }
 
 #[test]
-fn a_lock_evicted_in_the_event_loop_pass_of_a_shutdown_is_held_after_the_restart() {
+fn a_lock_evicted_in_the_event_loop_iteration_of_a_shutdown_is_held_after_the_restart() {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     press(&mut server.client(), "SHUTDOWN NOSAVE");
     assert!(server.see_end().success());
@@ -460,7 +460,7 @@ fn a_lock_evicted_in_the_event_loop_pass_of_a_shutdown_is_held_after_the_restart
 }
 
 #[test]
-fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pass() {
+fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_iteration() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");
@@ -479,7 +479,7 @@ fn an_overwritten_lock_stays_broken_when_the_new_value_is_evicted_in_the_same_pa
         "LOCK.INFO lock".to_owned(),
     ];
     let replies = a.call_all(packet);
-    // Valkey 9 sometimes evicts the value only in the next event loop pass. In this case EXISTS in the packet
+    // Valkey 9 sometimes evicts the value only in the next event loop iteration. In this case EXISTS in the packet
     // still finds the value.
     if replies[replies.len() - 2] == Reply::Int(0) {
         assert!(replies[replies.len() - 1].is_null(), "{:?}", replies.last());
@@ -536,7 +536,7 @@ fn a_value_that_is_stored_and_deleted_breaks_a_dropped_lock_after_a_promotion() 
 }
 
 #[test]
-fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_pass() {
+fn a_deleted_lock_stays_free_when_the_new_value_is_evicted_in_the_same_iteration() {
     let server = Server::start();
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-ttl");

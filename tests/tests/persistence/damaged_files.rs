@@ -99,15 +99,15 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// Runs one event loop pass. The pass must append one unit to the AOF, or no unit if the state has not changed.
+    /// Runs one event loop iteration. The iteration must append one unit to the AOF, or no unit if the state has not changed.
     #[track_caller]
-    fn pass(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
+    fn iteration(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
         assert_eq!(units, usize::from(state != before), "{what}: from {before:?} to {state:?}");
         self.states.resize(self.states.len() + units, state);
     }
 
-    /// Runs one event loop pass that changes only a lease. The pass must append one unit, although the states are
+    /// Runs one event loop iteration that changes only a lease. The iteration must append one unit, although the states are
     /// equal, because a state does not contain leases.
     #[track_caller]
     fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
@@ -116,10 +116,10 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop passes. If the AOF is cut between these passes, a server that loads the AOF finds
+    /// Runs one to three event loop iterations. If the AOF is cut between these iterations, a server that loads the AOF finds
     /// `key` free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
-    fn passes(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
+    fn iterations(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
         assert!((1..=3).contains(&units), "{what}: {units} units");
         self.states.resize(self.states.len() + units - 1, before.with_free(key));
@@ -143,7 +143,7 @@ impl Recorder {
         let [a, b, c, d, e, f] = ["a", "b", "c", "d", "e", "f"].map(|owner| format!("{owner}{round}"));
         for key in [key, other] {
             if let Some(owner) = self.holder(key) {
-                self.pass("an end", |client| {
+                self.iteration("an end", |client| {
                     client.call(["LOCK.RELEASE", key, &owner, "ALL"]);
                 });
             }
@@ -155,7 +155,7 @@ impl Recorder {
             format!("LOCK.RELEASE {key} {a}"),
             format!("LOCK.ACQUIRE {key} {b}"),
         ] {
-            self.pass(&request, |client| {
+            self.iteration(&request, |client| {
                 client.call(request.as_str());
             });
         }
@@ -165,14 +165,14 @@ impl Recorder {
 
         let wait = |owner: &str| format!("{key} {owner} BLOCK 0 PX 700000");
         let mut waiters = [&b, &c, &b].map(|owner| self.server.waiter(&wait(owner)));
-        self.pass("a hand-off with a re-entry", |client| {
+        self.iteration("a hand-off with a re-entry", |client| {
             assert_eq!(client.call(format!("LOCK.RELEASE {key} {a} ALL")), Reply::Int(0));
             let [first, _, second] = &mut waiters;
             let Grant { token, .. } = first.reply().grant();
             assert_eq!(second.reply().grant(), Grant { token, holds: 2 });
         });
         let [_, mut last, _] = waiters;
-        self.pass("a transaction with a hand-off", |client| {
+        self.iteration("a transaction with a hand-off", |client| {
             let [freed, .., taken] = client.transact([
                 &format!("LOCK.RELEASE {key} {b} ALL"),
                 "INCR counter",
@@ -181,7 +181,7 @@ impl Recorder {
             assert_eq!((freed, taken.grant().holds), (Reply::Int(0), 1));
             last.reply().grant();
         });
-        self.pass("a script", |client| {
+        self.iteration("a script", |client| {
             let script = "redis.call('LOCK.ACQUIRE', KEYS[1], ARGV[1], 'PX', 800000) \
                           redis.call('LOCK.RELEASE', KEYS[2], ARGV[2]) \
                           redis.call('LOCK.ACQUIRE', KEYS[2], ARGV[3], 'PX', 700000) \
@@ -189,12 +189,12 @@ impl Recorder {
             client.call(["EVAL", script, "2", key, other, &c, &d, &e]).int();
         });
         let mut waiter = self.server.waiter(&wait(&f));
-        self.passes("the end of a lease", key, |client| {
+        self.iterations("the end of a lease", key, |client| {
             client.call(format!("LOCK.RENEW {key} {c} PX 30")).int();
             waiter.reply().grant();
         });
         let mut waiter = self.server.waiter(&wait(&a));
-        self.passes("a deletion", key, |client| {
+        self.iterations("a deletion", key, |client| {
             assert_eq!(client.call(["DEL", key]), Reply::Int(1));
             waiter.reply().grant();
         });
@@ -240,7 +240,7 @@ impl Recording {
 }
 
 #[test]
-fn a_load_of_an_aof_cut_anywhere_leaves_no_event_loop_pass_half_done() {
+fn a_load_of_an_aof_cut_anywhere_leaves_no_event_loop_iteration_half_done() {
     let mut random = Random::new();
     let mut recording = recording();
     let length = recording.aof.len();

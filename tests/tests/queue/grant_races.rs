@@ -3,7 +3,7 @@
 //!
 //! In each race A holds a lock, B waits for the lock, and C waits behind B. The test frees the lock and ends B's wait
 //! at instants at most 5 ms apart, in both orders. In about half of the races the server handles both events in one
-//! pass of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled queue
+//! iteration of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled queue
 //! stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, locked, rounds};

@@ -76,7 +76,7 @@ fn an_owner_that_asks_again_after_its_connection_was_closed_gets_its_place_back(
 fn a_killed_client_keeps_its_place() {
     let (server, mut a) = start_held();
     let mut w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
-    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    let id = a.first_waiter("lock").client_id;
     assert_eq!(a.call(format!("CLIENT KILL ID {id}")), Reply::Int(1));
     assert!(w.is_closed());
     let _c = server.waiter("lock C BLOCK 0");
@@ -89,7 +89,7 @@ fn an_unblocked_client_keeps_its_place() {
     for how in ["", "ERROR"] {
         let (server, mut a) = start_held();
         let mut w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
-        let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+        let id = a.first_waiter("lock").client_id;
         if a.call(format!("CLIENT UNBLOCK {id} {how}")) == Reply::Int(0) {
             return; // this server cannot unblock the client safely
         }
@@ -106,7 +106,7 @@ fn a_grant_that_is_passed_on_keeps_the_place() {
     let _w = server.waiter(&format!("lock W BLOCK 0 {KEEP}"));
     let mut c = server.waiter("lock C BLOCK 0");
     let _d = server.waiter("lock D BLOCK 0");
-    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    let id = a.first_waiter("lock").client_id;
     a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {id}")]);
     assert_eq!(c.reply().grant().holds, 1);
     a.see_places_kept(1);
@@ -120,7 +120,7 @@ fn a_grant_that_is_passed_on_keeps_the_place() {
 fn the_place_of_a_grant_that_was_passed_on_ends_in_time() {
     let (server, mut a) = start_held();
     let _w = server.waiter("lock W BLOCK 0 HOLDS 1 KEEP 300");
-    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    let id = a.first_waiter("lock").client_id;
     a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {id}")]);
     a.see_places_kept(1);
     a.see_places_kept(0);

@@ -25,7 +25,7 @@ impl Held {
     /// The id of the writer's connection.
     #[track_caller]
     fn writer_id(&mut self) -> i64 {
-        self.a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id
+        self.a.first_waiter("lock").client_id
     }
 
     /// Waits until the reader is granted the lock beside A.
@@ -177,7 +177,7 @@ fn a_repeated_request_of_a_waiting_reader_stays_behind_the_writer() {
 #[test]
 fn a_grant_that_is_passed_on_serves_all_waiters_that_fit() {
     let (server, mut a, b) = Server::start_contended();
-    let id = a.call("LOCK.INFO lock WAITERS 1").info().queue.unwrap()[0].client_id;
+    let id = a.first_waiter("lock").client_id;
     let mut readers = ["C", "D"].map(|owner| server.waiter(&format!("lock {owner} SHARED BLOCK 0")));
     a.transact(["LOCK.RELEASE lock A", &format!("CLIENT KILL ID {id}")]);
     drop(b);

@@ -4,12 +4,6 @@ use lockward_tests::{Client, Info, Reply, Server, Setup, eventually};
 
 /// A primary and its replica, in sync.
 #[track_caller]
-fn pair() -> (Server, Server) {
-    let primary = Server::start();
-    let replica = Server::start_replica_of(&primary);
-    (primary, replica)
-}
-
 /// Owner, holds and token of each holder: the fields of LOCK.INFO that do not depend on the time.
 fn timeless(info: Option<Info>) -> Option<Vec<(String, i64, i64)>> {
     let tenure = |holder: lockward_tests::Holder| (holder.owner, holder.holds, holder.token);
@@ -33,7 +27,7 @@ fn promote(replica: &Server) -> Client {
 
 #[test]
 fn a_replica_has_the_same_tenure_after_every_command() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     let commands = [
         "LOCK.ACQUIRE lock A",
@@ -60,7 +54,7 @@ fn a_replica_has_the_same_tenure_after_every_command() {
 
 #[test]
 fn debug_digest_differs_when_a_replica_differs() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     primary.client().acquire("lock A");
     replica.see_in_sync_with(&primary);
     let digest = |server: &Server| server.client().call("DEBUG DIGEST");
@@ -72,7 +66,7 @@ fn debug_digest_differs_when_a_replica_differs() {
 #[test]
 fn a_replica_ends_when_a_command_from_its_primary_fails() {
     for change in ["LOCK.RENEW lock A", "LOCK.RELEASE lock A"] {
-        let (primary, mut replica) = pair();
+        let (primary, mut replica) = Server::start_with_replica();
         let mut a = primary.client();
         a.acquire("lock A");
         replica.see_in_sync_with(&primary);
@@ -103,7 +97,7 @@ fn a_replica_that_attaches_later_gets_the_existing_locks() {
 
 #[test]
 fn a_hand_off_reaches_the_replica() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A");
     let [mut b, _c] = primary.waiters("lock", ["B", "C"]);
@@ -118,7 +112,7 @@ fn every_hand_off_in_the_background_reaches_the_replica() {
     for ending in
         ["PEXPIRE lock 50", "DEL lock", "UNLINK lock", "FLUSHALL", "RENAME lock other", "MOVE lock 1"]
     {
-        let (primary, replica) = pair();
+        let (primary, replica) = Server::start_with_replica();
         let mut a = primary.client();
         a.acquire("lock A PX 600000");
         let mut b = primary.waiter("lock B BLOCK 0");
@@ -131,7 +125,7 @@ fn every_hand_off_in_the_background_reaches_the_replica() {
 
 #[test]
 fn a_grant_in_the_background_reaches_the_replica_in_its_own_database() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let (mut a, mut b, mut there) = (primary.client(), primary.client(), replica.client());
     for client in [&mut a, &mut b, &mut there] {
         client.call("SELECT 5");
@@ -146,7 +140,7 @@ fn a_grant_in_the_background_reaches_the_replica_in_its_own_database() {
 
 #[test]
 fn changes_by_scripts_reach_the_replica() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     let script = "
         redis.call('LOCK.ACQUIRE', 'one', 'A')
@@ -164,7 +158,7 @@ fn an_evicted_lock_is_in_the_keyspace_of_the_replica_again_after_its_next_change
     for change in
         ["LOCK.RENEW lock A", "LOCK.ACQUIRE lock A", "LOCK.RELEASE lock A HOLDS 1", "LOCK.RELEASE lock A ALL"]
     {
-        let (primary, replica) = pair();
+        let (primary, replica) = Server::start_with_replica();
         let mut a = primary.client();
         a.acquire("lock A PX 600000");
         a.acquire("lock A PX 600000");
@@ -200,7 +194,7 @@ fn a_replica_that_loads_beside_its_old_data_has_the_same_tenure() {
 
 #[test]
 fn in_a_failover_waiters_get_an_error_and_the_tenure_goes_on() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     a.acquire("ending A PX 100");
@@ -237,7 +231,7 @@ fn a_server_that_shuts_down_while_a_replica_lags_grants_nothing() {
 
 #[test]
 fn the_end_of_a_lease_and_the_hand_off_reach_the_replica() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     a.acquire("alone A PX 50");
@@ -254,7 +248,7 @@ fn the_end_of_a_lease_and_the_hand_off_reach_the_replica() {
 
 #[test]
 fn primary_and_replica_are_identical_after_a_mixture_of_commands() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut clients = [primary.client(), primary.client(), primary.client()];
     let mut seed = 7_u64;
     let mut random = move |below: u64| {
@@ -286,7 +280,7 @@ fn primary_and_replica_are_identical_after_a_mixture_of_commands() {
 
 #[test]
 fn a_promoted_replica_goes_on_with_the_same_tenure() {
-    let (mut primary, replica) = pair();
+    let (mut primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A PX 100000");
     a.acquire("lock A");
@@ -305,7 +299,7 @@ fn a_promoted_replica_goes_on_with_the_same_tenure() {
 
 #[test]
 fn a_lease_ends_on_a_promoted_replica_too() {
-    let (mut primary, replica) = pair();
+    let (mut primary, replica) = Server::start_with_replica();
     primary.client().acquire("lock A PX 1000");
     replica.see_in_sync_with(&primary);
     primary.kill();
@@ -314,7 +308,7 @@ fn a_lease_ends_on_a_promoted_replica_too() {
 
 #[test]
 fn a_replica_refuses_every_write() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let token = primary.client().acquire("lock A").token;
     replica.see_in_sync_with(&primary);
     let mut client = replica.client();
@@ -337,7 +331,7 @@ fn a_replica_refuses_every_write() {
 
 #[test]
 fn a_replica_ends_no_lease_by_itself() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     primary.client().call("DEBUG SET-ACTIVE-EXPIRE 0");
     primary.client().acquire("lock A PX 100");
     replica.see_in_sync_with(&primary);
@@ -377,7 +371,7 @@ fn a_server_that_was_a_replica_serves_its_waiters_again() {
 
 #[test]
 fn a_replica_of_a_replica_has_the_same_tenure() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let last = Server::start_replica_of(&replica);
     let mut a = primary.client();
     a.acquire("lock A");
@@ -421,7 +415,7 @@ fn a_replica_appends_replicated_changes_to_its_own_aof() {
 
 #[test]
 fn a_replicated_change_invalidates_what_a_client_of_the_replica_has_cached() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut reader = replica.client3();
     assert_eq!(reader.call("CLIENT TRACKING ON"), Reply::ok());
     for change in ["LOCK.ACQUIRE lock A", "LOCK.RENEW lock A", "LOCK.RELEASE lock A"] {
@@ -433,7 +427,7 @@ fn a_replicated_change_invalidates_what_a_client_of_the_replica_has_cached() {
 
 #[test]
 fn the_wait_command_waits_for_an_acquisition_to_reach_replicas() {
-    let (primary, _replica) = pair();
+    let (primary, _replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A");
     assert_eq!(a.call("WAIT 1 0"), Reply::Int(1));
@@ -441,7 +435,7 @@ fn the_wait_command_waits_for_an_acquisition_to_reach_replicas() {
 
 #[test]
 fn tokens_after_a_promotion_are_larger_than_replicated_ones() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A");
     let token = a.acquire("other A").token;

@@ -1,30 +1,12 @@
 //! Regression tests: one for each fault that was found. The name of a test states the correct behaviour.
 
-use lockward_tests::{Client, Reply, Server, Setup, appended_files, commands_in, eventually};
+use lockward_tests::{Reply, Server, Setup, appended_files, commands_in, eventually};
 use std::fs;
 use std::time::Duration;
 
-fn pair() -> (Server, Server) {
-    let primary = Server::start();
-    let replica = Server::start_replica_of(&primary);
-    (primary, replica)
-}
-
-/// Makes the server evict `lock`, and then removes the memory limit again.
-#[track_caller]
-fn evict(client: &mut Client) {
-    client.call("CONFIG SET maxmemory-policy volatile-random");
-    client.call("CONFIG SET maxmemory 1");
-    eventually("the lock is evicted", || {
-        client.call("SET filler value");
-        client.call("EXISTS lock") == Reply::Int(0)
-    });
-    client.call("CONFIG SET maxmemory 0");
-}
-
 #[test]
 fn a_value_that_replaces_a_lock_is_not_changed_when_the_waiters_get_their_replies() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A");
     let mut b = primary.waiter("lock B BLOCK 0");
@@ -63,7 +45,7 @@ fn internal_commands_are_not_shown_to_monitors() {
 
 #[test]
 fn an_expiry_set_by_hand_remains_on_the_replica_after_a_re_entry() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     a.call("PEXPIRE lock 100000");
@@ -74,7 +56,7 @@ fn an_expiry_set_by_hand_remains_on_the_replica_after_a_re_entry() {
 
 #[test]
 fn an_expiry_removed_by_hand_stays_removed_on_the_replica_after_a_re_entry() {
-    let (primary, replica) = pair();
+    let (primary, replica) = Server::start_with_replica();
     let mut a = primary.client();
     a.acquire("lock A PX 600000");
     a.call("PERSIST lock");
@@ -100,7 +82,7 @@ fn an_expiry_set_by_hand_remains_in_the_aof_after_a_re_entry() {
 #[test]
 fn a_value_written_over_an_evicted_lock_sends_the_waiters_away() {
     let (_server, mut a, mut b) = Server::start_contended();
-    evict(&mut a);
+    a.evict("lock");
     a.call("SET lock value");
     assert_eq!(b.reply().error_word(), "WRONGTYPE");
     a.call("DEL lock");
@@ -123,7 +105,7 @@ fn a_lock_deleted_before_its_name_is_evicted_does_not_come_back() {
     let mut a = server.client();
     a.call("CONFIG SET maxmemory-policy volatile-random");
     a.acquire("lock A PX 600000");
-    // All commands run in one event loop pass, so the module's background work does not run in between.
+    // All commands run in one event loop iteration, so the module's background work does not run in between.
     let commands = ["DEL lock", "SET lock value PX 600000", "CONFIG SET maxmemory 1", "PING", "EXISTS lock"];
     a.call_all(commands);
     eventually("the value is evicted", || {
@@ -182,7 +164,7 @@ fn a_holder_whose_key_was_evicted_restores_its_tenure_after_a_promotion() {
     let mut a = server.client();
     let token = a.acquire("lock A PX 20000").token;
     a.call("CONFIG SET lock.quarantine 600000");
-    evict(&mut a);
+    a.evict("lock");
     a.call("REPLICAOF 127.0.0.1 1");
     a.call("REPLICAOF NO ONE");
     assert_eq!(a.call(format!("LOCK.RENEW lock A PX 600000 TOKEN {token}")), Reply::Int(token));
@@ -286,7 +268,7 @@ fn a_grant_that_a_later_hold_count_confirms_is_not_taken_back() {
     let id = c.id();
     c.ask("lock C BLOCK 0 HOLDS 1");
     a.see_waiters("lock", 2);
-    // All commands run in one event loop pass: C is granted the lock, C's connection is killed before the
+    // All commands run in one event loop iteration: C is granted the lock, C's connection is killed before the
     // reply, and C acquires the lock again over another connection.
     let replies = a.call_all([
         "LOCK.RELEASE lock A".to_owned(),

@@ -1,4 +1,4 @@
-//! Grants, kills and other ends of waits, all in one pass of the server's event loop.
+//! Grants, kills and other ends of waits, all in one iteration of the server's event loop.
 
 use lockward_tests::{Client, DEADLINE, Random, Reply, Server, Silence, eventually, rounds};
 
@@ -250,7 +250,7 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // D must get the lock, whether the server reads D's request in the event loop pass of the transaction or
+            // D must get the lock, whether the server reads D's request in the event loop iteration of the transaction or
             // later.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
@@ -271,7 +271,7 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
     let replies =
         a.transact(["LOCK.RELEASE lock A", "RENAME lock other", &kill, "LOCK.ACQUIRE other B HOLDS 1"]);
     assert_eq!(replies[3].grant().holds, 1);
-    // Each call runs in a further event loop pass, in which the module could wrongly take B's grant back.
+    // Each call runs in a further event loop iteration, in which the module could wrongly take B's grant back.
     for _ in 0..2 {
         assert_eq!(a.owner("other").as_deref(), Some("B"));
     }
@@ -286,7 +286,7 @@ fn a_grant_whose_owner_asks_again_is_kept_although_the_key_was_renamed() {
 const SERVE: &str = "LOCK.RELEASE other C HOLDS 0";
 
 /// The owner B waits for "other" behind C, and then gets this lock by RENAME. So B's wait is granted as a re-entry. A
-/// command for "other" in the same pass decides on the lock first.
+/// command for "other" in the same iteration decides on the lock first.
 #[test]
 fn an_owner_that_gets_a_lock_by_rename_re_enters_although_a_command_decides_on_the_lock_first() {
     for command in [SERVE, "LOCK.RENEW other B PX 600000", "LOCK.ACQUIRE other D", "LOCK.INFO other"] {
