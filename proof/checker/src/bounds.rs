@@ -1,6 +1,6 @@
 //! The bounds of a run: promised times, and the required activity.
 
-use crate::history::Nanos;
+use crate::history::{Call, Nanos};
 
 const MS: Nanos = 1_000_000;
 
@@ -18,6 +18,13 @@ pub struct Bounds {
     /// this bound.
     pub settle: Nanos,
     pub minimum: Activity,
+}
+
+impl Bounds {
+    /// The latest end of a lease of this length that the call may have set; `Nanos::MAX` if the client still waits.
+    pub(crate) fn latest_lease_end(&self, call: &Call, lease: Nanos) -> Nanos {
+        call.end.map_or(Nanos::MAX, |end| end.saturating_add(self.settle).saturating_add(lease))
+    }
 }
 
 impl Default for Bounds {

@@ -3,7 +3,6 @@
 //! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners
 //! are text, because the workload uses no other bytes.
 
-use crate::bounds::Bounds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -333,11 +332,6 @@ impl Call {
     /// The time when the client read the reply; `Nanos::MAX` if there was none.
     pub fn answered(&self) -> Nanos {
         if self.is_open() { Nanos::MAX } else { self.end.unwrap_or(Nanos::MAX) }
-    }
-
-    /// The latest end of a lease of this length that the call may have set; `Nanos::MAX` if the client still waits.
-    pub(crate) fn latest_lease_end(&self, lease: Nanos, bounds: &Bounds) -> Nanos {
-        self.end.map_or(Nanos::MAX, |end| end.saturating_add(bounds.settle).saturating_add(lease))
     }
 
     /// Whether the call waits in the queue if the lock is held.

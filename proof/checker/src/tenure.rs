@@ -100,7 +100,7 @@ impl OwnerCalls {
         let mut all = HashMap::<_, Self>::new();
         for (line, call) in history.calls() {
             let owner_calls = all.entry((call.key.as_str(), call.owner.as_str())).or_default();
-            let reach = |lease| call.latest_lease_end(lease, bounds);
+            let reach = |lease| bounds.latest_lease_end(call, lease);
             match call.operation {
                 Operation::Release { token, .. } => {
                     let left_nothing = call.outcome == Outcome::Left { holds: 0 };

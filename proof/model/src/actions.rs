@@ -1,21 +1,7 @@
-//! What may happen in a world: the actions, how often each may happen, and which of them may come next.
+//! What may happen in a world: the actions, and which of them may come next.
 
 use crate::state::{Owner, State};
 use crate::world::{OldPrimary, World};
-
-/// How often each of these actions may still happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Budget {
-    pub crashes: u8,
-    pub saves: u8,
-    pub reloads: u8,
-    pub promotions: u8,
-    pub clock_steps: u8,
-    pub drops: u8,
-    /// Calls without a reply, and owners that have died.
-    pub lost_replies: u8,
-    pub writes: u8,
-}
 
 /// What may happen next. The numbers are the indexes of owners, servers and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

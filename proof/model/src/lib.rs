@@ -80,12 +80,13 @@ mod actions;
 mod node;
 mod promises;
 mod state;
+mod steps;
 mod world;
 
-pub use actions::{Action, Budget};
+pub use actions::Action;
 pub use node::{Claims, Guards, Node, Replicated, Rules, Tokens};
 pub use promises::{
     EXCLUSION, GUARDED, HOLDS_BACK, LIMITS, NOBODY_ELSE, PASSES, PROMISES, TENURE_BACK, TOKENS,
 };
-pub use state::{Grants, GuardedWrite, Happened, Owner, State};
+pub use state::{Budget, Grants, GuardedWrite, Happened, Owner, State};
 pub use world::{OldPrimary, TokenPromise, World};

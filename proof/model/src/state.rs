@@ -1,6 +1,5 @@
 //! The state of the world: what every server and every owner knows, and the messages between them.
 
-use crate::actions::Budget;
 use crate::node::{Node, Replicated, fit};
 use lockward_core::{FencingToken, Mode};
 
@@ -62,6 +61,20 @@ pub enum Happened {
     HolderFenced,
     /// A new tenure has a token that is not larger than all earlier tokens.
     TokensFell,
+}
+
+/// How often each of these events may still happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub crashes: u8,
+    pub saves: u8,
+    pub reloads: u8,
+    pub promotions: u8,
+    pub clock_steps: u8,
+    pub drops: u8,
+    /// Calls without a reply, and owners that have died.
+    pub lost_replies: u8,
+    pub writes: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

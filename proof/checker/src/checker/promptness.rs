@@ -171,8 +171,8 @@ fn unseen_tenures<'h>(history: &'h History, bounds: &Bounds) -> BTreeMap<&'h str
     grouped(calls_by_owner(history).into_iter().filter_map(|((key, _), calls)| {
         let is_open = |call: &Call| call.mode().is_some() && call.is_open();
         let leases = calls.iter().filter_map(|(_, call)| match call.operation {
-            Operation::Renew { lease, .. } => Some(call.latest_lease_end(lease, bounds)),
-            Operation::Acquire { lease, .. } => is_open(call).then(|| call.latest_lease_end(lease, bounds)),
+            Operation::Renew { lease, .. } => Some(bounds.latest_lease_end(call, lease)),
+            Operation::Acquire { lease, .. } => is_open(call).then(|| bounds.latest_lease_end(call, lease)),
             Operation::Release { .. } | Operation::Write { .. } => None,
         });
         let over = leases.max().unwrap_or(0);
