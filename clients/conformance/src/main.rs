@@ -1,8 +1,9 @@
 //! One suite for the clients of all languages. README.md describes the suite and its workers.
 //!
-//! `conformance --reference [--defect NAME]` is itself a worker: a small reference client in Rust. `--self-test` checks
+//! `conformance --reference [--defect NAME]` is itself a worker: a reference client in Rust. `--self-test` checks
 //! that the scenarios find each defect that `--defect` builds into the reference client.
 
+mod defects;
 mod log;
 mod reference;
 mod runner;
@@ -11,7 +12,7 @@ mod script;
 mod scripted_server;
 mod self_test;
 mod stage;
-mod waiting_line;
+mod wait_turns;
 mod worker;
 
 use std::{env, process};

@@ -1,7 +1,11 @@
-//! A small client for one server, with a thread for each command. The client follows the protocol, and its success
-//! shows that a client can pass the suite. With a defect built in, the client shows that the suite finds this defect.
+//! The reference client: it follows the protocol, and its success shows that a client can pass the suite. With a defect
+//! built in, the client shows that the suite finds this defect.
+//!
+//! The client knows only one server, and no TLS. It is simple but slow: each command has its own thread, and threads
+//! look for new work every two milliseconds.
 
-use crate::waiting_line::WaitingLine;
+use crate::defects::{DEFECTS, Defect};
+use crate::wait_turns::WaitTurns;
 use lockward_tests::{Client, Reply, Silence, locked};
 use std::collections::HashMap;
 use std::io;
@@ -16,57 +20,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1_000_000);
 const KEEP_MS: u128 = 5_000;
 /// A wait accepts a reply for this long after its wait limit.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// A way to violate the protocol on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Defect {
-    /// Splits a long wait into short waits without KEEP.
-    NoKeep,
-    NeverRenews,
-    /// Renews each lock only after the reply for the previous lock.
-    RenewsOneByOne,
-    /// Reports a loss half a second late.
-    LateLoss,
-    SwallowsCancel,
-    /// Repeats a request under a different owner name.
-    NewOwner,
-    NoConfirm,
-    NoGiveUp,
-    /// Always counts the error `NOTHELD` as a successful release.
-    BlindRelease,
-    UnsortedKeys,
-    RepeatsGuarded,
-    /// Exceeds the wait limit while the server hangs.
-    NoWaitLimit,
-    /// Does not repeat a release.
-    OneRelease,
-    /// Counts the lease from the time of the reply, not of the request.
-    LateLease,
-    /// Ignores the order in which the calls asked for a connection to wait on.
-    NoTurns,
-    /// Repeats a release that had no reply, but only after the next acquisition.
-    LateRelease,
-}
-
-/// The defects, each with a scenario that finds it.
-pub(crate) const DEFECTS: [(Defect, &str); 16] = [
-    (Defect::NoKeep, "a_waiter_keeps_its_place_over_a_cut_connection"),
-    (Defect::NeverRenews, "no_lock_is_lost_when_a_connection_is_cut"),
-    (Defect::RenewsOneByOne, "locks_are_renewed_in_one_pipeline"),
-    (Defect::LateLoss, "a_lock_on_a_stopped_server_is_lost_when_its_lease_is_over"),
-    (Defect::SwallowsCancel, "a_cancelled_wait_leaves_nothing_behind"),
-    (Defect::NewOwner, "a_request_whose_grant_is_lost_is_sent_again"),
-    (Defect::NoConfirm, "a_wait_ends_with_a_grant_which_is_renewed_to_the_full_lease"),
-    (Defect::NoGiveUp, "a_cancelled_wait_gives_up"),
-    (Defect::BlindRelease, "otherwise_NOTHELD_means_lost"),
-    (Defect::UnsortedKeys, "several_keys_are_tried_in_one_pipeline_in_order"),
-    (Defect::RepeatsGuarded, "a_guarded_command_is_not_sent_again_after_a_lost_reply"),
-    (Defect::NoWaitLimit, "a_wait_limit_is_kept_although_the_server_hangs_during_the_wait"),
-    (Defect::OneRelease, "a_release_whose_reply_is_lost_is_sent_again"),
-    (Defect::LateLease, "a_lease_counts_from_the_request"),
-    (Defect::NoTurns, "calls_beyond_the_waiting_connections_take_turns"),
-    (Defect::LateRelease, "a_named_owner_keeps_what_it_acquires_after_a_lost_release"),
-];
 
 /// Serves the commands of the suite.
 pub(crate) fn serve(mut words: Vec<String>) {
@@ -169,7 +122,7 @@ struct Lockward {
     patience: Duration,
     response_limit: Duration,
     waiting_connections: usize,
-    turns: Mutex<WaitingLine>,
+    turns: Mutex<WaitTurns>,
     defect: Option<Defect>,
     process: String,
     tenures: AtomicU64,

@@ -103,11 +103,13 @@ pub(crate) fn list(options: &Options) {
     chosen(options).iter().for_each(|scenario| println!("{}", scenario.name));
 }
 
+thread_local! {
+    /// The place of the last panic of this thread.
+    static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 /// Plays the chosen scenarios and prints the failures.
 pub(crate) fn run(options: &Options) -> Summary {
-    thread_local! {
-        static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
-    }
     print_no_logs();
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(Location::to_string).unwrap_or_default();
@@ -117,76 +119,113 @@ pub(crate) fn run(options: &Options) -> Summary {
     // A server ends with the thread that started it. This thread starts the shared server, because this thread runs
     // until all scenarios have ended.
     let server = Server::start();
-    let latenesses: Arc<Latenesses> = Arc::default();
-    let (left, summary, times) =
-        (Mutex::new(chosen(options)), Mutex::new(Summary::default()), Mutex::new(Vec::new()));
-    let (busy, is_over) = (Mutex::new(Instant::now()), AtomicBool::new(false));
-    let watch_machine = || {
+    let run = Run {
+        options,
+        server: server.port(),
+        left: Mutex::new(chosen(options)),
+        summary: Mutex::default(),
+        times: Mutex::default(),
+        latenesses: Arc::default(),
+        busy: Mutex::new(begun),
+        is_over: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| run.watch_machine());
+        let players: Vec<_> = (0..options.jobs).map(|_| scope.spawn(|| run.play_all())).collect();
+        for player in players {
+            player.join().expect("a caught failure");
+        }
+        run.is_over.store(true, Ordering::Relaxed);
+    });
+    let summary = run.summary.into_inner().expect("no scenario holds it");
+    if !options.is_quiet {
+        let times = run.times.into_inner().expect("no scenario holds it");
+        print(&summary, times, &run.latenesses, begun.elapsed());
+    }
+    summary
+}
+
+/// What the threads of a run share.
+struct Run<'o> {
+    options: &'o Options,
+    /// The port of the shared server.
+    server: u16,
+    /// The scenarios that no thread has begun.
+    left: Mutex<VecDeque<Scenario>>,
+    summary: Mutex<Summary>,
+    times: Mutex<Vec<(Duration, String)>>,
+    latenesses: Arc<Latenesses>,
+    /// When the machine was last too busy.
+    busy: Mutex<Instant>,
+    is_over: AtomicBool,
+}
+
+impl Run<'_> {
+    /// Notes when the machine is too busy, until the run is over.
+    fn watch_machine(&self) {
         const NAP: Duration = Duration::from_millis(5);
-        while !is_over.load(Ordering::Relaxed) {
+        while !self.is_over.load(Ordering::Relaxed) {
             let begun = Instant::now();
             thread::sleep(NAP);
             if begun.elapsed() > NAP + BUSY {
-                *locked(&busy) = Instant::now();
+                *locked(&self.busy) = Instant::now();
             }
         }
-    };
-    let play_all = || {
+    }
+
+    /// Plays one scenario after the other, until none is left.
+    fn play_all(&self) {
         let idle = Arc::default(); // the idle processes end with this thread
         loop {
-            let Some(mut scenario) = locked(&left).pop_front() else { return };
+            let Some(mut scenario) = locked(&self.left).pop_front() else { return };
             let stage = Stage {
-                worker: options.worker.clone(),
-                server: server.port(),
+                worker: self.options.worker.clone(),
+                server: self.server,
                 log: Log::new(),
-                latenesses: Arc::clone(&latenesses),
-                is_long: options.is_long,
+                latenesses: Arc::clone(&self.latenesses),
+                is_long: self.options.is_long,
                 idle: Arc::clone(&idle),
                 workers: Mutex::default(),
             };
             let begun = Instant::now();
-            let result = panic::catch_unwind(AssertUnwindSafe(|| match &scenario.play {
-                Play::Script(script) => script.play(&stage),
-                Play::BlackBox(play) => play(&stage),
-            }));
-            locked(&times).push((begun.elapsed(), scenario.name.clone()));
-            let end = result.map_or_else(
-                |panic| failed(&*panic, &PANICKED_AT.with_borrow(Clone::clone), &stage),
-                |()| End::Passed,
-            );
-            let was_busy = *locked(&busy) > begun;
+            let end = play(&scenario, &stage);
+            locked(&self.times).push((begun.elapsed(), scenario.name.clone()));
+            let was_busy = *locked(&self.busy) > begun;
             if matches!(end, End::Failed { .. }) && was_busy && scenario.replays < REPLAYS {
                 scenario.replays += 1;
-                locked(&left).push_back(scenario);
-                continue;
-            }
-            let mut summary = locked(&summary);
-            summary.replays += scenario.replays;
-            match end {
-                End::Passed => summary.passed.push(scenario.name),
-                End::Unsupported => summary.unsupported.push(scenario.name),
-                End::Failed { why, log } => {
-                    if !options.is_quiet {
-                        println!("FAILED {}: {why}\n{log}\n", scenario.name);
-                    }
-                    summary.failed.push(scenario.name);
-                }
+                locked(&self.left).push_back(scenario);
+            } else {
+                self.record(scenario, end);
             }
         }
-    };
-    thread::scope(|scope| {
-        scope.spawn(watch_machine);
-        let players: Vec<_> = (0..options.jobs).map(|_| scope.spawn(play_all)).collect();
-        for player in players {
-            player.join().expect("a caught failure");
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    let summary = summary.into_inner().expect("no scenario holds it");
-    if !options.is_quiet {
-        print(&summary, times.into_inner().expect("no scenario holds it"), &latenesses, begun.elapsed());
     }
-    summary
+
+    /// Adds the end of a scenario to the summary, and prints a failure.
+    fn record(&self, scenario: Scenario, end: End) {
+        let mut summary = locked(&self.summary);
+        summary.replays += scenario.replays;
+        match end {
+            End::Passed => summary.passed.push(scenario.name),
+            End::Unsupported => summary.unsupported.push(scenario.name),
+            End::Failed { why, log } => {
+                if !self.options.is_quiet {
+                    println!("FAILED {}: {why}\n{log}\n", scenario.name);
+                }
+                summary.failed.push(scenario.name);
+            }
+        }
+    }
+}
+
+fn play(scenario: &Scenario, stage: &Stage) -> End {
+    let result = panic::catch_unwind(AssertUnwindSafe(|| match &scenario.play {
+        Play::Script(script) => script.play(stage),
+        Play::BlackBox(play) => play(stage),
+    }));
+    match result {
+        Ok(()) => End::Passed,
+        Err(panic) => failed(&*panic, &PANICKED_AT.with_borrow(Clone::clone), stage),
+    }
 }
 
 fn failed(panic: &(dyn Any + Send), place: &str, stage: &Stage) -> End {

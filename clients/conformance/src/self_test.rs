@@ -1,6 +1,6 @@
 //! Checks that the suite finds each defect of the reference client, and that this client without a defect passes.
 
-use crate::reference::{DEFECTS, Defect};
+use crate::defects::{DEFECTS, Defect};
 use crate::runner::{self, Options};
 use std::{env, thread};
 
