@@ -180,63 +180,20 @@ impl Both {
                 prop_assert_eq!(self.world.renew((key, owner), lease, token, holds, mode)?, expected);
                 restored = token;
             }
+            Op::Leave(which) => self.leave(which, false)?,
+            Op::Unblock(which) => self.leave(which, true)?,
+            Op::PassOn(which) => self.pass_on(which)?,
             Op::Advance(micros) => self.advance(micros)?,
             Op::MoveWallClock(micros) => {
                 self.reference.wall += micros;
                 self.world.wall = WallTime::from_micros(self.world.wall.as_micros() + micros);
             }
-            Op::Leave(which) => self.leave(which, false)?,
-            Op::Unblock(which) => self.leave(which, true)?,
-            Op::PassOn(which) => {
-                if !self.grants.is_empty() {
-                    let Granted { key, owner, token, handle, .. } =
-                        self.grants[which.index(self.grants.len())];
-                    self.reference.pass_on(key, owner, token, handle);
-                    self.world.pass_on(key, owner, token, handle)?;
-                }
-            }
-            Op::Promote { was_replica } => {
-                self.world.expire_and_serve_all()?;
-                if was_replica {
-                    self.reference.end_waits();
-                    self.world.end_waits();
-                }
-                self.reference.quarantine_began = self.reference.now;
-                self.reference.observed = Default::default();
-                self.reference.recheck_all();
-                self.world.promote();
-                self.world.recheck_all();
-                // As in `new`, no tenure may begin at the instant when the quarantine begins.
-                self.advance(1)?;
-            }
-            Op::SetQuarantine(ms) => {
-                self.world.expire_and_serve_all()?;
-                self.reference.quarantine_length = ms * 1_000;
-                self.reference.recheck_all();
-                self.world.quarantine.set_length(span(ms * 1_000));
-                self.world.recheck_all();
-            }
+            Op::Promote { was_replica } => self.promote(was_replica)?,
+            Op::SetQuarantine(ms) => self.set_quarantine(ms)?,
             Op::DropEarly(key) => self.world.drop_early(key),
-            Op::Break(key) => {
-                self.world.expire_and_serve_all()?;
-                self.reference.delete(key);
-                self.reference.recheck(key);
-                self.world.break_lock(key);
-            }
-            Op::Flush => {
-                self.world.expire_and_serve_all()?;
-                self.reference.flush();
-                self.reference.recheck_all();
-                self.world.flush();
-            }
-            Op::Swap => {
-                self.world.expire_and_serve_all()?;
-                self.reference.locks.swap(0, 1);
-                self.reference.observed.swap(0, 1);
-                self.reference.recheck_all();
-                self.known_tokens.swap(0, 1);
-                self.world.swap();
-            }
+            Op::Break(key) => self.break_lock(key)?,
+            Op::Flush => self.flush()?,
+            Op::Swap => self.swap()?,
         }
         self.world.fire()?;
         self.reference.expire_and_serve_all();
@@ -250,6 +207,65 @@ impl Both {
         self.compare()?;
         self.check_order(&before, earlier_grants, restored)?;
         self.check(restored)
+    }
+
+    fn pass_on(&mut self, which: Index) -> Result<(), TestCaseError> {
+        if self.grants.is_empty() {
+            return Ok(());
+        }
+        let Granted { key, owner, token, handle, .. } = self.grants[which.index(self.grants.len())];
+        self.reference.pass_on(key, owner, token, handle);
+        self.world.pass_on(key, owner, token, handle)
+    }
+
+    fn promote(&mut self, was_replica: bool) -> Result<(), TestCaseError> {
+        self.world.expire_and_serve_all()?;
+        if was_replica {
+            self.reference.end_waits();
+            self.world.end_waits();
+        }
+        self.reference.quarantine_began = self.reference.now;
+        self.reference.observed = Default::default();
+        self.reference.recheck_all();
+        self.world.promote();
+        self.world.recheck_all();
+        // As in `new`, no tenure may begin at the instant when the quarantine begins.
+        self.advance(1)
+    }
+
+    fn set_quarantine(&mut self, ms: i64) -> Result<(), TestCaseError> {
+        self.world.expire_and_serve_all()?;
+        self.reference.quarantine_length = ms * 1_000;
+        self.reference.recheck_all();
+        self.world.quarantine.set_length(span(ms * 1_000));
+        self.world.recheck_all();
+        Ok(())
+    }
+
+    fn break_lock(&mut self, key: usize) -> Result<(), TestCaseError> {
+        self.world.expire_and_serve_all()?;
+        self.reference.delete(key);
+        self.reference.recheck(key);
+        self.world.break_lock(key);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), TestCaseError> {
+        self.world.expire_and_serve_all()?;
+        self.reference.flush();
+        self.reference.recheck_all();
+        self.world.flush();
+        Ok(())
+    }
+
+    fn swap(&mut self) -> Result<(), TestCaseError> {
+        self.world.expire_and_serve_all()?;
+        self.reference.locks.swap(0, 1);
+        self.reference.observed.swap(0, 1);
+        self.reference.recheck_all();
+        self.known_tokens.swap(0, 1);
+        self.world.swap();
+        Ok(())
     }
 
     fn handles(&self, key: usize) -> Vec<u32> {

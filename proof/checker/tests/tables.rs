@@ -424,47 +424,66 @@ fn line(text: &str) -> Line {
     let came: Vec<_> = came.split_whitespace().collect();
     let (start, end) = asked[0].split_once("..").expect("start..end");
     let (start, end) = (number(start) * MS, (end != "-").then(|| number(end) * MS));
-    if asked[1] == "fault" {
-        let end = end.expect("an end");
-        return Line::Fault(Fault { name: "pause".to_owned(), client: None, start, end });
-    }
-    if asked[1] == "data" {
-        let (guarded, tokens) =
-            (asked[2] == "guarded", asked[3..].iter().map(|token| number(token)).collect());
-        let end = end.expect("an end");
-        return Line::Data(Data { key: "k".to_owned(), guarded, tokens, start, end });
-    }
     let (owner, key) = (asked[1].to_owned(), "k".to_owned());
-    let after = |word: &str| {
-        let place = asked.iter().position(|&other| other == word)?;
-        Some(number(asked[place + 1]))
-    };
-    let lease = after("lease").unwrap_or(100) * MS;
+    match asked[1..] {
+        ["fault"] => {
+            let end = end.expect("an end");
+            Line::Fault(Fault { name: "pause".to_owned(), client: None, start, end })
+        }
+        ["data", kind, ref tokens @ ..] => {
+            let tokens = tokens.iter().map(|token| number(token)).collect();
+            Line::Data(Data { key, guarded: kind == "guarded", tokens, start, end: end.expect("an end") })
+        }
+        [_, "writes", token] => {
+            let outcome = if came == ["accepted"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
+            let (token, end) = (number(token), end.expect("an end"));
+            Line::Write(Write { client: 0, key, owner, token, start, end, outcome })
+        }
+        _ => {
+            let [enqueued, still_waiting] = ["seen", "still"].map(|word| Some(option(&asked, word)? * MS));
+            Line::Call(Call {
+                enqueued,
+                still_waiting,
+                end,
+                outcome: outcome(&came),
+                ..Call::sent(0, 0, &key, &owner, operation(&asked), start)
+            })
+        }
+    }
+}
+
+/// The number after a word.
+fn option(asked: &[&str], word: &str) -> Option<u64> {
+    let place = asked.iter().position(|&other| other == word)?;
+    Some(number(asked[place + 1]))
+}
+
+fn operation(asked: &[&str]) -> Operation {
+    let after = |word| option(asked, word);
+    let (lease, token) = (after("lease").unwrap_or(100) * MS, after("token"));
     let holds = after("HOLDS").map(|holds| holds.try_into().expect("a count"));
     let weight = after("weight").unwrap_or(1).try_into().expect("a weight");
     let slots = after("slots").map(|slots| Mode::of_slots(slots.try_into().expect("slots"), weight));
     let mode = slots.or(asked.contains(&"shared").then_some(Mode::SHARED));
-    let operation = match asked[2] {
+    match asked[2] {
         "acquires" => {
             let wait = after("wait").map_or(Wait::No, |limit| Wait::Limit(limit * MS));
             let keep = after("keep").map(|keep| keep * MS);
             Operation::Acquire { lease, wait, keep, holds, mode: mode.unwrap_or_default() }
         }
-        "renews" => Operation::Renew { lease, token: after("token"), holds, mode },
-        "releases" => Operation::Release {
-            released: holds.map_or(HoldsReleased::One, HoldsReleased::Leaving),
-            token: after("token"),
-        },
+        "renews" => Operation::Renew { lease, token, holds, mode },
+        "releases" => {
+            let released = holds.map_or(HoldsReleased::One, HoldsReleased::Leaving);
+            Operation::Release { released, token }
+        }
         "guards" => Operation::Write { token: number(asked[3]), guarded: true },
         "pushes" => Operation::Write { token: number(asked[3]), guarded: false },
-        "writes" => {
-            let outcome = if came == ["accepted"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
-            let (token, end) = (number(asked[3]), end.expect("an end"));
-            return Line::Write(Write { client: 0, key, owner, token, start, end, outcome });
-        }
         other => panic!("{other}: unknown operation"),
-    };
-    let outcome = match came[..] {
+    }
+}
+
+fn outcome(came: &[&str]) -> Outcome {
+    match *came {
         ["?"] => Outcome::Unknown,
         ["written"] => Outcome::Written,
         ["null"] => Outcome::NotAcquired,
@@ -474,15 +493,7 @@ fn line(text: &str) -> Line {
         }
         ["left", holds] => Outcome::Left { holds: holds.parse().expect("a count") },
         ref other => Outcome::Error(other.join(" ")),
-    };
-    let [enqueued, still_waiting] = ["seen", "still"].map(|word| after(word).map(|seen| seen * MS));
-    Line::Call(Call {
-        enqueued,
-        still_waiting,
-        end,
-        outcome,
-        ..Call::sent(0, 0, &key, &owner, operation, start)
-    })
+    }
 }
 
 fn number(text: &str) -> u64 {

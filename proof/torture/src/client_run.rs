@@ -1,8 +1,8 @@
 //! Runs a world with clients that use `lockward-client`.
 //!
-//! The history has the [beliefs](crate::rust_client) of the clients. The checks treat beliefs like grants of the server:
-//! no two beliefs may overlap, and their tokens must grow. When the workers have ended, no lock and no waiter may remain
-//! on the servers.
+//! The history has the [beliefs](crate::rust_client) of the clients. The checks treat beliefs like grants of the
+//! server: no two beliefs may overlap, and their tokens must grow. When the workers have ended, no lock and no waiter
+//! may remain on the servers.
 
 use crate::run::Plan;
 use lockward_checker::bounds::Bounds;

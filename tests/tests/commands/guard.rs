@@ -543,8 +543,8 @@ fn a_blocking_command_of_another_module_is_refused() {
     let server = Setup::new().beside_another().start();
     let mut client = server.client();
     let token = client.acquire("lock A PX 600000").token;
-    // EMPTY.WAIT_UNFLAGGED blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the test leaves
-    // EMPTY.WAIT_UNFLAGGED out on Redis 7.0.
+    // EMPTY.WAIT_UNFLAGGED blocks without the flag `blocking`. In a script, such a command aborts Redis 7.0, so the
+    // test leaves EMPTY.WAIT_UNFLAGGED out on Redis 7.0.
     let blocking =
         if server.has_redis(7, 2) { &["EMPTY.WAIT", "EMPTY.WAIT_UNFLAGGED"][..] } else { &["EMPTY.WAIT"] };
     for command in blocking {

@@ -99,9 +99,9 @@ fn a_client_that_queues_for_a_lock_that_has_just_been_freed_is_granted_the_lock(
     a.acquire("lock A PX 600000");
     let mut b = server.waiter("lock B PX 600000 BLOCK 0");
     at(&mut a, "lock.acquired", "DEL lock");
-    // The server runs all three commands in one event loop iteration. The lease ends during the sleep. So LOCK.ACQUIRE finds
-    // that A's lease is over, and grants the lock to B. The other module receives the event of this grant, and deletes
-    // the lock. After that, C joins the queue.
+    // The server runs all three commands in one event loop iteration. The lease ends during the sleep. So LOCK.ACQUIRE
+    // finds that A's lease is over, and grants the lock to B. The other module receives the event of this grant, and
+    // deletes the lock. After that, C joins the queue.
     c.send_all(["LOCK.RENEW lock A PX 20", "DEBUG SLEEP 0.1", "LOCK.ACQUIRE lock C PX 600000 BLOCK 0"]);
     c.reply().int();
     c.reply();

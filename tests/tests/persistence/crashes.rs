@@ -200,6 +200,67 @@ fn mend(server: &Server) {
     }
 }
 
+/// Starts the clients of a cycle, and kills the server when they have received enough replies.
+fn kill_under_load(
+    server: &mut Server,
+    cycle: u32,
+    loner_keys: &[String],
+    may_rewrite: bool,
+    random: &mut Random,
+) -> (Vec<Loner>, Vec<Tenure>, usize) {
+    let (acknowledged, port) = (AtomicUsize::new(0), server.port());
+    let (loners, tenures) = thread::scope(|scope| {
+        let mut seed = || Random::from_seed(random.number());
+        let loners: Vec<_> = loner_keys
+            .iter()
+            .map(|key| (key.clone(), format!("{key}-{cycle}"), seed()))
+            .map(|(key, owner, chance)| {
+                let acknowledged = &acknowledged;
+                scope.spawn(move || Loner::run(key, owner, port, chance, acknowledged))
+            })
+            .collect();
+        let rivals: Vec<_> = (0..RIVALS)
+            .map(|number| (format!("rival-{number}-{cycle}"), seed()))
+            .map(|(owner, chance)| {
+                let acknowledged = &acknowledged;
+                scope.spawn(move || rival(&owner, port, chance, acknowledged))
+            })
+            .collect();
+        if may_rewrite && random.once_in(4) {
+            let mut client = server.client();
+            client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
+            client.call("BGREWRITEAOF");
+        }
+        let enough = usize::try_from(random.within(50..400)).expect("a count");
+        eventually("clients have received enough replies", || acknowledged.load(Ordering::Relaxed) >= enough);
+        server.kill();
+        let loners: Vec<_> = loners.into_iter().map(|loner| loner.join().expect("a loner")).collect();
+        let tenures: Vec<_> = rivals.into_iter().flat_map(|rival| rival.join().expect("a rival")).collect();
+        (loners, tenures)
+    });
+    (loners, tenures, acknowledged.into_inner())
+}
+
+/// Compares the state of a lock after the restart with what its clients know. Returns the tokens that they know, in the
+/// order of the grants.
+fn check_lock(
+    key: &str,
+    (loners, tenures): (&[Loner], &[Tenure]),
+    found: Option<&Holder>,
+    outcome: &mut Outcome,
+) -> Vec<i64> {
+    if let Some(loner) = loners.iter().find(|loner| loner.key == key) {
+        loner.check(found, outcome);
+        return loner.tokens.clone();
+    }
+    check_rivals(key, tenures, found, outcome);
+    let of_key = tenures.iter().filter(|tenure| tenure.key == key);
+    let mut tokens: Vec<_> = of_key.map(|tenure| tenure.token).collect();
+    // The tenures are grouped by client, not in the order of their grants.
+    tokens.sort_unstable();
+    tokens
+}
+
 /// Kills a server under load `cycles` times, with a disk that loses the data that was not synced.
 fn crash(appendfsync: &str, cycles: u32) -> Outcome {
     let mut random = Random::new();
@@ -210,43 +271,13 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
     let loner_keys: Vec<String> = (0..LONERS).map(|number| format!("own-{number}")).collect();
     let keys: Vec<&str> = loner_keys.iter().map(String::as_str).chain(SHARED).collect();
     let mut given = vec![BTreeSet::new(); keys.len()];
+    // During a rewrite the AOF has several files. If a file other than the last file loses unsynced data, the server
+    // does not start. So the AOF is rewritten only with `appendfsync always`.
+    let may_rewrite = appendfsync == "always";
     for cycle in 0..cycles {
-        let (acknowledged, port) = (AtomicUsize::new(0), server.port());
-        let (loners, tenures) = thread::scope(|scope| {
-            let mut seed = || Random::from_seed(random.number());
-            let loners: Vec<_> = loner_keys
-                .iter()
-                .map(|key| (key.clone(), format!("{key}-{cycle}"), seed()))
-                .map(|(key, owner, chance)| {
-                    let acknowledged = &acknowledged;
-                    scope.spawn(move || Loner::run(key, owner, port, chance, acknowledged))
-                })
-                .collect();
-            let rivals: Vec<_> = (0..RIVALS)
-                .map(|number| (format!("rival-{number}-{cycle}"), seed()))
-                .map(|(owner, chance)| {
-                    let acknowledged = &acknowledged;
-                    scope.spawn(move || rival(&owner, port, chance, acknowledged))
-                })
-                .collect();
-            // During a rewrite the AOF has several files. If a file other than the last file loses unsynced data, the
-            // server does not start. So the AOF is rewritten only with `appendfsync always`.
-            if appendfsync == "always" && random.once_in(4) {
-                let mut client = server.client();
-                client.call(format!("CONFIG SET aof-use-rdb-preamble {}", random.one_of(&["yes", "no"])));
-                client.call("BGREWRITEAOF");
-            }
-            let enough = usize::try_from(random.within(50..400)).expect("a count");
-            eventually("clients have received enough replies", || {
-                acknowledged.load(Ordering::Relaxed) >= enough
-            });
-            server.kill();
-            let loners: Vec<_> = loners.into_iter().map(|loner| loner.join().expect("a loner")).collect();
-            let tenures: Vec<_> =
-                rivals.into_iter().flat_map(|rival| rival.join().expect("a rival")).collect();
-            (loners, tenures)
-        });
-        outcome.acknowledged += acknowledged.into_inner();
+        let (loners, tenures, acknowledged) =
+            kill_under_load(&mut server, cycle, &loner_keys, may_rewrite, &mut random);
+        outcome.acknowledged += acknowledged;
         outcome.cuts += usize::from(disk.lose_unsynced(&server, &mut random) > 0);
         mend(&server);
         server.start_again();
@@ -254,23 +285,7 @@ fn crash(appendfsync: &str, cycles: u32) -> Outcome {
         let mut client = server.client();
         for (key, given) in keys.iter().zip(&mut given) {
             let found = client.info(key).map(|mut info| info.holders.remove(0));
-            let mut tokens = match loners.iter().find(|loner| loner.key == *key) {
-                Some(loner) => {
-                    loner.check(found.as_ref(), &mut outcome);
-                    loner.tokens.clone()
-                }
-                None => {
-                    check_rivals(key, &tenures, found.as_ref(), &mut outcome);
-                    let mut tokens: Vec<_> = tenures
-                        .iter()
-                        .filter(|tenure| tenure.key == *key)
-                        .map(|tenure| tenure.token)
-                        .collect();
-                    // The tenures are grouped by client, not in the order of their grants.
-                    tokens.sort_unstable();
-                    tokens
-                }
-            };
+            let mut tokens = check_lock(key, (&loners, &tenures), found.as_ref(), &mut outcome);
             outcome.grants += tokens.len();
             if let Some(found) = found {
                 // The token that the server has loaded counts too, even if no client has received the reply with this

@@ -99,7 +99,8 @@ impl Recorder {
         self.client.owner(key)
     }
 
-    /// Runs one event loop iteration. The iteration must append one unit to the AOF, or no unit if the state has not changed.
+    /// Runs one event loop iteration. The iteration must append one unit to the AOF, or no unit if the state has not
+    /// changed.
     #[track_caller]
     fn iteration(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -107,8 +108,8 @@ impl Recorder {
         self.states.resize(self.states.len() + units, state);
     }
 
-    /// Runs one event loop iteration that changes only a lease. The iteration must append one unit, although the states are
-    /// equal, because a state does not contain leases.
+    /// Runs one event loop iteration that changes only a lease. The iteration must append one unit, although the states
+    /// are equal, because a state does not contain leases.
     #[track_caller]
     fn renewal(&mut self, what: &str, act: impl FnOnce(&mut Client)) {
         let (units, before, state) = self.after(act);
@@ -116,7 +117,8 @@ impl Recorder {
         self.states.push(state);
     }
 
-    /// Runs one to three event loop iterations. If the AOF is cut between these iterations, a server that loads the AOF finds
+    /// Runs one to three event loop iterations. If the AOF is cut between these iterations, a server that loads the AOF
+    /// finds
     /// `key` free: the lock was freed, or its lease is over at the time of the load.
     #[track_caller]
     fn iterations(&mut self, what: &str, key: &str, act: impl FnOnce(&mut Client)) {

@@ -3,8 +3,8 @@
 //!
 //! In each race A holds a lock, B waits for the lock, and C waits behind B. The test frees the lock and ends B's wait
 //! at instants at most 5 ms apart, in both orders. In about half of the races the server handles both events in one
-//! iteration of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled queue
-//! stays stalled for longer than a test waits.
+//! iteration of its event loop. All leases last ten minutes, except a lease whose end frees the lock. So a stalled
+//! queue stays stalled for longer than a test waits.
 
 use lockward_tests::{Client, DEADLINE, Grant, Random, Reply, Server, eventually, locked, rounds};
 use std::collections::HashMap;

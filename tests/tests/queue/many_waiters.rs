@@ -149,8 +149,8 @@ fn many_wait_limits_are_reached_together() {
     assert_eq!(a.info("lock").unwrap().waiters, 0);
 }
 
-/// The server ends thousands of waits in several iterations. Between two iterations, a client renames a key to `lock`. The last
-/// waiter holds this key, so its wait is granted as a re-entry.
+/// The server ends thousands of waits in several iterations. Between two iterations, a client renames a key to `lock`.
+/// The last waiter holds this key, so its wait is granted as a re-entry.
 #[test]
 fn a_waiter_that_gets_the_lock_by_rename_re_enters_although_the_other_waits_are_still_ending() {
     let crowd = Crowd::gather();

@@ -250,8 +250,8 @@ fn a_grant_to_a_client_that_has_left_is_passed_on_under_the_new_name_of_the_lock
             for reply in a.call_all(transaction) {
                 assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
             }
-            // D must get the lock, whether the server reads D's request in the event loop iteration of the transaction or
-            // later.
+            // D must get the lock, whether the server reads D's request in the event loop iteration of the transaction
+            // or later.
             d.ask(&format!("{name} D PX 600000 BLOCK 0"));
             assert_eq!(d.reply().grant().holds, 1, "{what}");
             assert_eq!(there.owner(name).as_deref(), Some("D"), "{what}");

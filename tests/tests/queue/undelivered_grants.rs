@@ -1,5 +1,5 @@
-//! Waiters that leave at about the time of their grant. A grant whose client has left before the reply is taken back, and
-//! the next waiter is served.
+//! Waiters that leave at about the time of their grant. A grant whose client has left before the reply is taken back,
+//! and the next waiter is served.
 
 use lockward_tests::{Client, Reply, Server, eventually};
 

@@ -291,8 +291,8 @@ fn a_replica_that_starts_from_a_copied_snapshot_misses_nothing() {
     let mut client = see_nobody_listen(&primary);
     let mut first = primary.client();
     assert_eq!(first.call("REPLCONF capa eof capa psync2"), Reply::ok());
-    // The server reads the three commands PSYNC, SAVE and LOCK.ACQUIRE in one event loop iteration, so its cron does not run
-    // in between.
+    // The server reads the three commands PSYNC, SAVE and LOCK.ACQUIRE in one event loop iteration, so its cron does
+    // not run in between.
     primary.freeze();
     first.send("PSYNC ? -1");
     primary.see_unread_from(first.port());

@@ -346,8 +346,8 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
         }
         let [mut one, mut other] = servers.each_ref().map(Server::client);
         for round in 0..rounds(8, 200) {
-            // The PING is in the same packet as REPLICAOF, so the server reads both commands in one iteration of its event
-            // loop.
+            // The PING is in the same packet as REPLICAOF, so the server reads both commands in one iteration of its
+            // event loop.
             one.call_all([format!("REPLICAOF 127.0.0.1 {}", ports[1]), "PING".to_owned()]);
             if round % 3 > 0 {
                 servers[0].see_in_sync_with(&servers[1]);

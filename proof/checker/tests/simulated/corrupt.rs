@@ -103,62 +103,9 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
             let (Outcome::Granted { holds, .. } | Outcome::Left { holds }) = outcome else { return None };
             *holds += 1;
         }
-        Corruption::QueueSwap => {
-            let places = pairs(&tenures, |one, other| {
-                let waited = |tenure: &Tenure<'_>| {
-                    tenure.first.enqueued.is_some()
-                        && tenure.earliest == tenure.first.start
-                        && all_answered(history, tenure.first)
-                };
-                let behind = other.first.start;
-                waited(one)
-                    && waited(other)
-                    && one.first.enqueued.is_some_and(|enqueued| enqueued < behind)
-                    && behind < one.first.answered()
-            });
-            let (one, other) = random.pick(&places)?;
-            for (moved, to) in [(one, other), (other, one)] {
-                let call = call_at(&mut broken, moved.line)?;
-                (call.start, call.enqueued) = (to.first.start, to.first.enqueued);
-            }
-        }
-        Corruption::WriterPassed => {
-            let waits: Vec<_> = history
-                .calls()
-                .filter_map(|(_, call)| {
-                    let (seen, end) = (call.enqueued?, call.start + call.wait_limit()?);
-                    let long = call.outcome == Outcome::NotAcquired && seen + 5 * MS < end;
-                    long.then_some((call, seen))
-                })
-                .collect();
-            let &(call, seen) = random.pick(&waits)?;
-            let token = free_token(&tenures, call, seen)?;
-            broken.lines.push(intruder(call, Mode::SHARED, token, seen + 1, seen + MS));
-        }
-        Corruption::PlaceForgotten => {
-            let calm = |from, to| {
-                history.faults().all(|fault| fault.end + bounds().settle < from || to < fault.start)
-            };
-            let places: Vec<_> = pairs_of_slices(history)
-                .filter_map(|(before, next)| {
-                    let (seen, end) = (before.enqueued?, before.start + before.wait_limit()?);
-                    let back = next.enqueued?;
-                    let (token, _) = next.granted()?;
-                    let is_new =
-                        tenures.iter().any(|tenure| tenure.token == token && tenure.earliest == next.start);
-                    let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
-                    let absent = back.saturating_sub(end) + 3 * MS;
-                    let kept = named && absent < before.kept()?.0.min(100 * MS) && next.start > before.end?;
-                    let fits = before.outcome == Outcome::NotAcquired
-                        && is_new
-                        && kept
-                        && calm(seen, next.answered());
-                    fits.then_some((before, seen, next, token))
-                })
-                .collect();
-            let &(before, seen, next, token) = random.pick(&places)?;
-            broken.lines.push(intruder(before, Mode::SHARED, token - 1, seen + 1, next.answered()));
-        }
+        Corruption::QueueSwap => swap_in_queue(&mut broken, history, &tenures, random)?,
+        Corruption::WriterPassed => pass_waiter(&mut broken, history, &tenures, random)?,
+        Corruption::PlaceForgotten => forget_place(&mut broken, history, &tenures, random)?,
         Corruption::LateGrant => {
             let pairs = tenures.iter().enumerate().skip(1);
             let pairs = pairs.filter(|(at, tenure)| can_be_late(history, &tenures[..*at], tenure));
@@ -171,20 +118,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
             let call = call_at(&mut broken, *random.pick(&places)?)?;
             (call.end, call.outcome) = (None, Outcome::Unknown);
         }
-        Corruption::StaleWrite => {
-            let places: Vec<_> = history
-                .writes()
-                .filter(|(_, write)| write.outcome == WriteOutcome::Accepted)
-                .filter_map(|(_, write)| {
-                    let stale = |tenure: &&Tenure<'_>| tenure.key == write.key && tenure.token < write.token;
-                    Some((write, tenures.iter().rfind(stale)?))
-                })
-                .collect();
-            let &(write, tenure) = random.pick(&places)?;
-            let (owner, token) = (tenure.owner.to_owned(), tenure.token);
-            let (start, end) = (write.end + 1, write.end + MS);
-            broken.lines.push(Line::Write(Write { owner, token, start, end, ..write.clone() }));
-        }
+        Corruption::StaleWrite => accept_stale_write(&mut broken, history, &tenures, random)?,
         Corruption::GuardLetsThrough => {
             let places = guarded_writes(history, &tenures, |tenure, write| {
                 let fenced = write.outcome == Outcome::Error("FENCED".to_owned());
@@ -212,6 +146,104 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
         }
     }
     Some(broken)
+}
+
+/// Two waiters that were seen in the queue, one after the other, swap their places.
+fn swap_in_queue(
+    broken: &mut History,
+    history: &History,
+    tenures: &[Tenure<'_>],
+    random: &mut Random,
+) -> Option<()> {
+    let places = pairs(tenures, |one, other| {
+        let waited = |tenure: &Tenure<'_>| {
+            tenure.first.enqueued.is_some()
+                && tenure.earliest == tenure.first.start
+                && all_answered(history, tenure.first)
+        };
+        let behind = other.first.start;
+        waited(one)
+            && waited(other)
+            && one.first.enqueued.is_some_and(|enqueued| enqueued < behind)
+            && behind < one.first.answered()
+    });
+    let (one, other) = random.pick(&places)?;
+    for (moved, to) in [(one, other), (other, one)] {
+        let call = call_at(broken, moved.line)?;
+        (call.start, call.enqueued) = (to.first.start, to.first.enqueued);
+    }
+    Some(())
+}
+
+/// A reader gets the lock while a waiter whose wait ends without a grant still waits.
+fn pass_waiter(
+    broken: &mut History,
+    history: &History,
+    tenures: &[Tenure<'_>],
+    random: &mut Random,
+) -> Option<()> {
+    let waits: Vec<_> = history
+        .calls()
+        .filter_map(|(_, call)| {
+            let (seen, end) = (call.enqueued?, call.start + call.wait_limit()?);
+            let long = call.outcome == Outcome::NotAcquired && seen + 5 * MS < end;
+            long.then_some((call, seen))
+        })
+        .collect();
+    let &(call, seen) = random.pick(&waits)?;
+    let token = free_token(tenures, call, seen)?;
+    broken.lines.push(intruder(call, Mode::SHARED, token, seen + 1, seen + MS));
+    Some(())
+}
+
+/// A reader gets the lock just before an owner that has come back to its kept place.
+fn forget_place(
+    broken: &mut History,
+    history: &History,
+    tenures: &[Tenure<'_>],
+    random: &mut Random,
+) -> Option<()> {
+    let calm =
+        |from, to| history.faults().all(|fault| fault.end + bounds().settle < from || to < fault.start);
+    let places: Vec<_> = pairs_of_slices(history)
+        .filter_map(|(before, next)| {
+            let (seen, end) = (before.enqueued?, before.start + before.wait_limit()?);
+            let back = next.enqueued?;
+            let (token, _) = next.granted()?;
+            let is_new = tenures.iter().any(|tenure| tenure.token == token && tenure.earliest == next.start);
+            let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
+            let absent = back.saturating_sub(end) + 3 * MS;
+            let kept = named && absent < before.kept()?.0.min(100 * MS) && next.start > before.end?;
+            let fits =
+                before.outcome == Outcome::NotAcquired && is_new && kept && calm(seen, next.answered());
+            fits.then_some((before, seen, next, token))
+        })
+        .collect();
+    let &(before, seen, next, token) = random.pick(&places)?;
+    broken.lines.push(intruder(before, Mode::SHARED, token - 1, seen + 1, next.answered()));
+    Some(())
+}
+
+/// The store accepts a write with the token of an earlier tenure, after the write of a later tenure.
+fn accept_stale_write(
+    broken: &mut History,
+    history: &History,
+    tenures: &[Tenure<'_>],
+    random: &mut Random,
+) -> Option<()> {
+    let places: Vec<_> = history
+        .writes()
+        .filter(|(_, write)| write.outcome == WriteOutcome::Accepted)
+        .filter_map(|(_, write)| {
+            let stale = |tenure: &&Tenure<'_>| tenure.key == write.key && tenure.token < write.token;
+            Some((write, tenures.iter().rfind(stale)?))
+        })
+        .collect();
+    let &(write, tenure) = random.pick(&places)?;
+    let (owner, token) = (tenure.owner.to_owned(), tenure.token);
+    let (start, end) = (write.end + 1, write.end + MS);
+    broken.lines.push(Line::Write(Write { owner, token, start, end, ..write.clone() }));
+    Some(())
 }
 
 /// How much later the client reads the reply of [`Corruption::LateGrant`].
