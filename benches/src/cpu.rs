@@ -72,8 +72,8 @@ fn of_ended_children(pid: u32) -> Duration {
     ticks(fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
-/// The child processes of the main thread. These are all children, because no server and no contestant starts processes
-/// from another thread.
+/// The child processes of the main thread. These are all children, because no server and no peer program starts
+/// processes from another thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()

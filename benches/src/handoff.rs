@@ -1,8 +1,9 @@
 //! Hand-offs: a lock is released and granted to the next waiter. A hand-off is compared with an LPUSH that wakes the
 //! next BLPOP. The former holder does not wait again during the measurement.
 
-use crate::crowd::{Crowd, Kind, Worker, allow_waiters};
+use crate::open_files::{QueuesThread, allow_waiters};
 use crate::placement::{Place, be_client_of};
+use crate::queues::{Kind, Queues};
 use crate::report::Report;
 use crate::results::{Row, Target, whole};
 use crate::rounds::Series;
@@ -18,10 +19,10 @@ pub fn measure(report: &mut Report) {
     allow_waiters(SIZES[SIZES.len() - 1]);
     let workers = SIZES.map(|waiters| {
         [Kind::Lock, Kind::List]
-            .map(|kind| Worker::start(move || Crowd::waiting(kind, Place::Apart, waiters)))
+            .map(|kind| QueuesThread::start(move || Queues::waiting(kind, Place::Apart, waiters)))
     });
     let costs: [Series; 2 * SIZES.len()] =
-        report.compare(ROUNDS, |which| workers[which / 2][which % 2].ask(Crowd::round)[0]);
+        report.compare(ROUNDS, |which| workers[which / 2][which % 2].run(Queues::round).handoff);
     let at = SIZES.map(|waiters| format!("{} waiters", whole(waiters as f64)));
     let what = "hand-off, separate CPUs";
     for ((waiters, at), sides) in SIZES.iter().zip(&at).zip(costs.chunks(2)) {
@@ -33,5 +34,5 @@ pub fn measure(report: &mut Report) {
     let (what, [short, _, .., long, _]) = (format!("{what}, {longest}"), &costs);
     let row = Row::ratio("handoff/flat", &what, long, &format!("the same with {shortest}"), short);
     report.row(row.target(Target::AtMost(1.2)));
-    workers.into_iter().flatten().for_each(Worker::end);
+    workers.into_iter().flatten().for_each(QueuesThread::end);
 }

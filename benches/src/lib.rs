@@ -1,5 +1,5 @@
-//! What the benchmarks of Lockward share: a server for each benchmark, a client that uses little CPU, and the
-//! server's CPU time.
+//! The benchmarks of Lockward, and what they share: a server for each benchmark, a client that uses little CPU, the
+//! server's CPU time, and reports. The programs in `bin/` list the benchmarks.
 //!
 //! Most figures are the CPU time of the server process, including its time in the kernel. So a busy machine makes the
 //! figures noisier, but does not change which side of a comparison costs less. The two sides of a comparison run
@@ -19,7 +19,6 @@
 
 pub mod clients;
 pub mod cpu;
-pub mod crowd;
 pub mod docs;
 pub mod expiry;
 pub mod guarded;
@@ -30,13 +29,15 @@ pub mod machine;
 pub mod markdown;
 pub mod memory;
 pub mod modes;
-pub mod others;
+pub mod open_files;
 pub mod pairs;
 pub mod peers;
 pub mod pipeline;
 pub mod placement;
+pub mod plain_keys;
 pub mod plot;
 pub mod pubsub;
+pub mod queues;
 pub mod report;
 pub mod request;
 pub mod results;

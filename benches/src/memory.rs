@@ -1,7 +1,8 @@
 //! The memory of a held lock and of a waiting client.
 
-use crate::crowd::{Crowd, Kind, Shape, allow_waiters};
+use crate::open_files::allow_waiters;
 use crate::placement::{Place, be_client_of};
+use crate::queues::{Kind, Queues, Shape};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, Unit};
@@ -26,14 +27,15 @@ pub fn measure(report: &mut Report) {
     report.row(row.target(Target::AtMost(1.05)));
 
     allow_waiters(2 * WAITERS);
-    let crowds = [Kind::Lock, Kind::Nothing].map(|kind| {
-        let mut crowd = Crowd::start(Shape::One, kind, Place::Together, WAITERS);
-        let before = crowd.used_memory();
-        crowd.connect(WAITERS);
-        crowd.wait(WAITERS);
-        (crowd, before)
+    let servers = [Kind::Lock, Kind::Nothing].map(|kind| {
+        let mut queues = Queues::start(Shape::One, kind, Place::Together, WAITERS);
+        let before = queues.used_memory();
+        queues.connect(WAITERS);
+        queues.wait(WAITERS);
+        (queues, before)
     });
-    let [lock, empty] = crowds.map(|(mut crowd, before)| (crowd.settled_memory() - before) / WAITERS as f64);
+    let [lock, empty] =
+        servers.map(|(mut queues, before)| (queues.settled_memory() - before) / WAITERS as f64);
     let what = "memory of a waiter, minus the memory of a client that an empty module blocks";
     let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
     report.row(row.target(Target::AtMost(1024.0)));

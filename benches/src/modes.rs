@@ -2,9 +2,10 @@
 //! few holders. A release that admits many readers is compared with hand-offs.
 
 use crate::clients::Client;
-use crate::crowd::{Crowd, Kind, Shape, Worker};
+use crate::open_files::QueuesThread;
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
+use crate::queues::{Kind, Queues, Shape};
 use crate::report::Report;
 use crate::request::{LONG_LEASE, numbers, owner, request};
 use crate::results::{Row, Target, whole};
@@ -172,15 +173,15 @@ pub fn hold(client: &mut Client, key: &str, holders: usize) {
 /// Measures a release that admits many readers, compared with hand-offs in a queue of the same length.
 fn admit_readers(report: &mut Report) {
     for (waiters, rounds) in READERS {
-        let readers = Worker::start(move || {
-            let mut crowd = Crowd::start(Shape::One, Kind::List, Place::Together, waiters);
-            crowd.connect(waiters);
-            crowd
+        let readers = QueuesThread::start(move || {
+            let mut queues = Queues::start(Shape::One, Kind::List, Place::Together, waiters);
+            queues.connect(waiters);
+            queues
         });
-        let queue = Worker::start(move || Crowd::waiting(Kind::Lock, Place::Together, waiters));
+        let queue = QueuesThread::start(move || Queues::waiting(Kind::Lock, Place::Together, waiters));
         let [admitted, handed] = report.compare(rounds, |which| match which {
-            0 => readers.ask(move |crowd| crowd.admit_readers(waiters)),
-            _ => queue.ask(Crowd::round)[0],
+            0 => readers.run(move |queues| queues.admit_readers(waiters)),
+            _ => queue.run(Queues::round).handoff,
         });
         let row = Row::ratio(
             &format!("{STAGE}/readers-{waiters}"),
@@ -191,6 +192,6 @@ fn admit_readers(report: &mut Report) {
         );
         let row = row.at(&format!("{} waiters", whole(waiters as f64)));
         report.row(row.target(Target::AtMost(ALLOWED_FOR_READER)));
-        [readers, queue].into_iter().for_each(Worker::end);
+        [readers, queue].into_iter().for_each(QueuesThread::end);
     }
 }

@@ -55,8 +55,8 @@ pub enum Pair {
     Plain,
     /// The hash lock: two EVALSHA.
     Hash,
-    /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must have
-    /// loaded the empty module.
+    /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must
+    /// have loaded the empty module.
     Bare,
 }
 

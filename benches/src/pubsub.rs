@@ -5,9 +5,9 @@
 //! messages arrive at once. With both kinds of lock, the former holder waits again.
 
 use crate::clients::Clients;
-use crate::crowd::{Crowd, Kind};
 use crate::pairs::load;
 use crate::placement::{Place, be_client_of};
+use crate::queues::{Kind, Queues};
 use crate::report::Report;
 use crate::request::{LEASE, owner, request};
 use crate::results::{Row, Target, whole};
@@ -109,10 +109,10 @@ pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {
         let mut herd = Herd::start(waiters);
-        let mut crowd = Crowd::waiting(Kind::Lock, Place::Together, waiters);
+        let mut queues = Queues::waiting(Kind::Lock, Place::Together, waiters);
         let [published, lock] = report.compare(ROUNDS, |which| match which {
             0 => herd.round(handoffs),
-            _ => crowd.round_of_holders(),
+            _ => queues.round_of_holders(),
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
         let against = "a lock in Lua that wakes all its waiters by pub/sub";

@@ -27,7 +27,7 @@ const ALWAYS_ALLOWED: f64 = 5.0;
 const IDLE: f64 = 5.0;
 /// 10,000 clients that only wait may take this share of the server's CPU, in per cent. 10,000 is the default of
 /// `lock.max-waiters-total`.
-const IDLE_CROWD: f64 = 10.0;
+const IDLE_WAITERS: f64 = 10.0;
 /// The largest allowed ratio of the CPU time of a deletion with `maxmemory` to the CPU time without `maxmemory`.
 const WITH_LIMIT: f64 = 1.5;
 
@@ -78,7 +78,7 @@ const CASES: &[Case] = &[
     ]),
     Case("short-keys", 2, |side| cases::standing(side, MANY, 0), &[
         Figure(Stall, "10,000 clients wait for 10,000 locks", "10,000 clients wait in BLPOP"),
-        Figure(Cpu(IDLE_CROWD), "the server's CPU while 10,000 clients wait for 10,000 locks", "10,000 clients wait in BLPOP"),
+        Figure(Cpu(IDLE_WAITERS), "the server's CPU while 10,000 clients wait for 10,000 locks", "10,000 clients wait in BLPOP"),
     ]),
     Case("deletes", 3, |side| cases::deletes(side, false), &[
         Figure(Stall, "20,000 held locks are deleted by a DEL each, with `maxmemory`", "20,000 strings are deleted in the same way"),

@@ -1,9 +1,9 @@
 //! A lock without logic: commands that make all calls of the module API that a lock needs, and nothing else. The
 //! difference between the cost of Lockward and the cost of these commands is the cost of Lockward's own code.
 //!
-//! EMPTY.ACQUIRE and EMPTY.RELEASE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE, and send similar replies. EMPTY.ACQUIRE
-//! stores a value of the module's own type with a TTL, and EMPTY.RELEASE deletes the value. EMPTY.WAIT blocks its client,
-//! and EMPTY.UNBLOCK unblocks the client that has waited the longest.
+//! EMPTY.ACQUIRE and EMPTY.RELEASE make the API calls of LOCK.ACQUIRE and LOCK.RELEASE, and send similar replies.
+//! EMPTY.ACQUIRE stores a value of the module's own type with a TTL, and EMPTY.RELEASE deletes the value. EMPTY.WAIT
+//! blocks its client, and EMPTY.UNBLOCK unblocks the client that has waited the longest.
 
 use crate::api::{Context, ERR, OK, Strings, arguments, bytes, register, reply};
 use redis_module::raw;
@@ -50,7 +50,8 @@ pub fn register_all(context: Context) -> bool {
         && register(context, c"empty.acquire", c"write deny-oom", acquire)
         && register(context, c"empty.release", c"write fast", release)
         && register(context, c"empty.wait", c"write deny-oom blocking", wait)
-        // EMPTY.WAIT_UNFLAGGED blocks, but its flags lack `blocking`. A test checks that LOCK.GUARD refuses such a command, too.
+        // EMPTY.WAIT_UNFLAGGED blocks, but its flags lack `blocking`. A test checks that LOCK.GUARD refuses such a
+        // command, too.
         && register(context, c"empty.wait_unflagged", c"write deny-oom", wait)
         && register(context, c"empty.unblock", c"write fast", unblock)
 }

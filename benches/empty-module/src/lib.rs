@@ -1,5 +1,5 @@
-//! A module for measurements and tests. The benchmarks compare Lockward with this module, which shows the cost that every
-//! module has, and the cost of the API calls that a lock needs.
+//! A module for measurements and tests. The benchmarks compare Lockward with this module, which shows the cost that
+//! every module has, and the cost of the API calls that a lock needs.
 //!
 //! Most commands accept any arguments after the key.
 //!

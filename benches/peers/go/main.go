@@ -1,4 +1,4 @@
-// Peers: lock libraries written in Go, as contestants of `make bench-peers`.
+// Peers: lock libraries written in Go, as peer programs of `make bench-peers`.
 //
 //	peers <peer> <job> <address> --clients N --seconds S
 //
@@ -88,13 +88,13 @@ func run(arguments []string) (*answer, error) {
 	if *clients < 1 || *seconds < 1 {
 		return nil, fmt.Errorf("--clients and --seconds must be at least 1")
 	}
-	contest := &contest{
+	run := &jobRun{
 		peer:     peer,
 		address:  address,
 		job:      job,
 		duration: time.Duration(*seconds) * time.Second,
 	}
-	result, err := contest.run(*clients)
+	result, err := run.run(*clients)
 	if err != nil {
 		return nil, fmt.Errorf("%s at %s: %w", name, address, err)
 	}

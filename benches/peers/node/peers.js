@@ -1,4 +1,4 @@
-// Peers: lock libraries written in JavaScript, as contestants of `make bench-peers`.
+// Peers: lock libraries written in JavaScript, as peer programs of `make bench-peers`.
 //
 //   peers.js <peer> <job> <address> --clients N --seconds S
 //

@@ -1,4 +1,4 @@
-"""Peers: lock libraries written in Python, as contestants of `make bench-peers`.
+"""Peers: lock libraries written in Python, as peer programs of `make bench-peers`.
 
     peers.py <peer> <job> <address> --clients N --seconds S
 
@@ -54,7 +54,7 @@ class RedisPy(Peer):
     version = f"redis-py {redis.__version__}"
     notes = "no lease, tries every 100 ms without limit"
 
-    def __init__(self, server, name, contest, index):
+    def __init__(self, server, name, job_run, index):
         self.lock = server.lock(name)
 
 
@@ -65,12 +65,12 @@ class Lockward(Peer):
     version = f"{version('lockward')}, redis-py {redis.__version__}"
     notes = "a redis.Redis for each client; lease 30 s, renewed"
 
-    def __init__(self, server, name, contest, index):
-        if contest.job == "readers":
+    def __init__(self, server, name, job_run, index):
+        if job_run.job == "readers":
             lock = lockward.ReadWriteLock(server, name)
-            self.lock = lock.write() if contest.writes(index) else lock.read()
-        elif contest.job in SHARED:
-            self.lock = lockward.Semaphore(server, name, PERMITS).permits(contest.weight(index))
+            self.lock = lock.write() if job_run.writes(index) else lock.read()
+        elif job_run.job in SHARED:
+            self.lock = lockward.Semaphore(server, name, PERMITS).permits(job_run.weight(index))
         else:
             self.lock = lockward.Lock(server, name)
 
@@ -78,7 +78,7 @@ class Lockward(Peer):
 PEERS = {"lockward-python": Lockward, "redis-py": RedisPy}
 
 
-class Contest:
+class JobRun:
     """The data that all processes share."""
 
     def __init__(self, arguments):
@@ -124,14 +124,14 @@ class Contest:
 class Client:
     """One client, and its measurements."""
 
-    def __init__(self, contest, index):
-        self.contest = contest
+    def __init__(self, job_run, index):
+        self.job_run = job_run
         self.index = index
-        self.own = index if contest.job == "uncontended" else 0
-        host, port = contest.address
+        self.own = index if job_run.job == "uncontended" else 0
+        host, port = job_run.address
         connection = redis.Redis(host=host, port=port)
         connection.ping()
-        self.lock = contest.peer(connection, f"{contest.name}:{self.own}", contest, index)
+        self.lock = job_run.peer(connection, f"{job_run.name}:{self.own}", job_run, index)
         self.waits_us = []
         self.handoffs = 0
         # In the jobs with several holders: the number of grants that kept the sum of the weights within the limit.
@@ -139,13 +139,13 @@ class Client:
 
     def run(self, begin):
         """Acquires and releases until the end of the job. Counts the grants from `begin` on."""
-        end = begin + self.contest.seconds
+        end = begin + self.job_run.seconds
         while (asked := time.monotonic()) < end:
             if not self.lock.acquire(end - asked):
                 return
             granted = time.monotonic()
             is_counted = begin <= granted < end
-            if self.contest.is_shared:
+            if self.job_run.is_shared:
                 self.hold(is_counted)
             elif is_counted:
                 self.count()
@@ -155,20 +155,20 @@ class Client:
 
     def count(self):
         """The work of a client that holds the lock alone."""
-        counters, holder = self.contest.counters, self.contest.holder
+        counters, holder = self.job_run.counters, self.job_run.holder
         before = counters[self.own]
         time.sleep(0)
         counters[self.own] = before + 1
-        if self.contest.job == "contended" and holder.value != self.index:
+        if self.job_run.job == "contended" and holder.value != self.index:
             self.handoffs += 1
             holder.value = self.index
 
     def hold(self, is_counted):
         """The work of a client that shares the lock."""
-        held, weight = self.contest.held, self.contest.weight(self.index)
+        held, weight = self.job_run.held, self.job_run.weight(self.index)
         with held:
             held.value += weight
-            self.allowed += is_counted and held.value <= self.contest.limit()
+            self.allowed += is_counted and held.value <= self.job_run.limit()
         time.sleep(HOLD)
         with held:
             held.value -= weight
@@ -176,32 +176,32 @@ class Client:
 
 def join(shared):
     """Makes the shared data known to a child process."""
-    global contest
-    contest = shared
+    global job_run
+    job_run = shared
 
 
 def run_clients(indexes):
     """Runs some of the clients, in a child process. Returns their measurements."""
-    clients = [Client(contest, index) for index in indexes]
-    contest.connected.wait()
+    clients = [Client(job_run, index) for index in indexes]
+    job_run.connected.wait()
     with ThreadPoolExecutor(len(clients)) as threads:
-        list(threads.map(lambda client: client.run(contest.begins[0]), clients))
+        list(threads.map(lambda client: client.run(job_run.begins[0]), clients))
     return [(client.index, client.waits_us, client.handoffs, client.allowed) for client in clients]
 
 
 def run(arguments):
-    contest = Contest(arguments)
-    processes = contest.processes
+    job_run = JobRun(arguments)
+    processes = job_run.processes
     fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, fork, join, [contest]) as pool:
-        parts = [pool.submit(run_clients, range(number, contest.clients, processes)) for number in range(processes)]
+    with ProcessPoolExecutor(processes, fork, join, [job_run]) as pool:
+        parts = [pool.submit(run_clients, range(number, job_run.clients, processes)) for number in range(processes)]
         seen = sorted(sum((part.result() for part in as_completed(parts)), []))
     return {
-        "version": contest.peer.version,
-        "notes": f"{contest.peer.notes}; {processes} processes",
-        "began_unix_ms": contest.begins[1] * 1000,
+        "version": job_run.peer.version,
+        "notes": f"{job_run.peer.notes}; {processes} processes",
+        "began_unix_ms": job_run.begins[1] * 1000,
         "waits_us": [waits for _, waits, _, _ in seen],
-        "counter": sum(allowed for *_, allowed in seen) if contest.is_shared else sum(contest.counters),
+        "counter": sum(allowed for *_, allowed in seen) if job_run.is_shared else sum(job_run.counters),
         "handoffs": sum(handoffs for _, _, handoffs, _ in seen),
     }
 

@@ -2,7 +2,7 @@
 
 use lockward_bench::suite::{Stage, Suite};
 use lockward_bench::{
-    docs, expiry, guarded, handoff, load, memory, modes, others, pairs, pubsub, stalls, throughput,
+    docs, expiry, guarded, handoff, load, memory, modes, pairs, plain_keys, pubsub, stalls, throughput,
 };
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ const STAGES: [Stage; 13] = [
     ("handoff", "hand-offs, compared with an LPUSH that wakes a client in BLPOP", handoff::measure),
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),
-    ("others", "plain keys beside locks with waiters", others::measure),
+    ("plain-keys", "plain keys beside locks with waiters", plain_keys::measure),
     ("memory", "memory of locks and of waiting clients", memory::measure),
     ("load", "loading a million locks", load::measure),
     (modes::STAGE, "readers and slots: many holders compared with few", modes::measure),

@@ -7,11 +7,11 @@
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
-use lockward_bench::crowd::{Crowd, Kind};
 use lockward_bench::machine::{machine, today};
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
 use lockward_bench::pipeline::{Batch, Expected, Part, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
+use lockward_bench::queues::{Kind, Queues};
 use lockward_bench::request::{LEASE, owner, request};
 use lockward_bench::server::Server;
 use lockward_tests::Directory;
@@ -145,8 +145,8 @@ fn pair() -> Stacks {
 }
 
 fn handoff() -> Stacks {
-    let mut crowd = Crowd::waiting(Kind::Lock, Place::Together, WAITERS);
-    sampled(crowd.server.pid(), || _ = crowd.hand_over(true))
+    let mut queues = Queues::waiting(Kind::Lock, Place::Together, WAITERS);
+    sampled(queues.server.pid(), || _ = queues.hand_over(true))
 }
 
 fn semaphore() -> Stacks {

@@ -3,12 +3,12 @@
 #![allow(clippy::expect_used, reason = "a benchmark that fails panics with the reason")]
 
 use clap::Parser;
-use lockward_bench::peers::contest::{self, Job, Request};
+use lockward_bench::peers::job::{self, Job, Request};
+use lockward_bench::peers::list::{PEERS, Peer};
 use lockward_bench::peers::meter::Meter;
 use lockward_bench::peers::monitor::Monitor;
 use lockward_bench::peers::programs::Program;
 use lockward_bench::peers::report::{Entry, Measured, Report};
-use lockward_bench::peers::roster::{PEERS, Peer};
 use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
 use lockward_tests::repository;
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         let jobs: Vec<(Job, usize)> =
             jobs.iter().filter(|(job, _)| peer.jobs.contains(job)).copied().collect();
         if !jobs.is_empty() {
-            compete(peer, &jobs, &mut programs, &mut report);
+            run_peer(peer, &jobs, &mut programs, &mut report);
         }
     }
     println!("{}\n{}", report.tables(), report.settings());
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn compete(
+fn run_peer(
     peer: &Peer,
     jobs: &[(Job, usize)],
     programs: &mut BTreeMap<Program, Result<Vec<String>, String>>,
@@ -100,7 +100,7 @@ fn compete(
             .clone()
             .and_then(|program| do_job(peer, &program, job, clients, report.seconds, &mut server));
         if result.is_err() {
-            server = None; // the failed contestant may have left the server in an unknown state
+            server = None; // the failed peer program may have left the server in an unknown state
         }
         let entry = Entry { peer: peer.name.to_owned(), job, clients, result };
         eprintln!("  {:<16} {:>3.0} s: {entry}", format!("{job} {clients}"), begun.elapsed().as_secs_f64());
@@ -123,8 +123,7 @@ fn do_job(
     let address = format!("127.0.0.1:{}", server.port);
     let meter = Meter::start(server);
     let monitor = server.kind.has_monitor().then(|| Monitor::start(server.port));
-    let answer =
-        contest::run(&Request { program, peer: peer.name, job, address: &address, clients, seconds });
+    let answer = job::run(&Request { program, peer: peer.name, job, address: &address, clients, seconds });
     let parts = monitor.map(Monitor::end);
     let looks = meter.end();
     let answer = answer?;

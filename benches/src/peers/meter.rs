@@ -1,5 +1,5 @@
-//! The CPU time of a server in an interval. The contestant reports the interval only after its job. So a thread samples
-//! the server ten times a second, and interpolates the values between two samples.
+//! The CPU time of a server in an interval. The peer program reports the interval only after its job. So a thread
+//! samples the server ten times a second, and interpolates the values between two samples.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};
@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 struct Look {
     unix_ms: f64,
     cpu: Duration,
-    /// The CPU time of this program and all processes that it has started, including the server and the contestant.
+    /// The CPU time of this program and all processes that it has started, including the server and the peer program.
     ours: Duration,
     machine: Duration,
     commands: BTreeMap<String, u64>,

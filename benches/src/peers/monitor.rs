@@ -1,6 +1,6 @@
 //! Distinguishes commands of clients from commands of scripts. INFO commandstats counts both without a distinction.
 //!
-//! MONITOR shows whether a script sent a command, but MONITOR is costly. So MONITOR runs only while the contestant
+//! MONITOR shows whether a script sent a command, but MONITOR is costly. So MONITOR runs only while the peer program
 //! warms up, or longer if there are few commands. The output shows, for each command, how large a share of its calls
 //! came from scripts. This share does not change during a job.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// MONITOR runs at least for this time after the first command. The contestants warm up for longer.
+/// MONITOR runs at least for this time after the first command. The peer programs warm up for longer.
 const LONG_ENOUGH: Duration = Duration::from_millis(900);
 /// If there are few commands, MONITOR costs little. So MONITOR runs longer, until it has shown this number of commands.
 const LINES_AT_LEAST: usize = 2_000;

@@ -1,4 +1,4 @@
-//! The contestants. Each is written in the language of its libraries, and built when it is needed.
+//! The peer programs. Each is written in the language of its libraries, and built when it is needed.
 
 use lockward_tests::{ProcessGroup, repository};
 use std::env;

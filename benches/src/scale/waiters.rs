@@ -2,8 +2,9 @@
 //! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves.
 
 use super::curves::{Point, axes, has_memory, plot};
-use crate::crowd::{Crowd, Kind, SPARE_FILES, Shape, Worker};
+use crate::open_files::{QueuesThread, SPARE_FILES};
 use crate::placement::{Place, be_client_of};
+use crate::queues::{Costs, Kind, Queues, Shape};
 use crate::report::Report;
 use crate::results::Unit;
 use crate::rounds::Series;
@@ -48,7 +49,7 @@ pub fn measure(report: &mut Report) {
     for (shape, name, words) in SHAPES {
         // Each kind of wait has its own server.
         let workers = [Kind::Lock, Kind::List].map(|kind| {
-            Worker::start(move || Crowd::start(shape, kind, Place::Together, COUNTS[COUNTS.len() - 1]))
+            QueuesThread::start(move || Queues::start(shape, kind, Place::Together, COUNTS[COUNTS.len() - 1]))
         });
         let mut before = 0;
         for (done, &count) in counts.iter().enumerate() {
@@ -66,7 +67,10 @@ pub fn measure(report: &mut Report) {
                 let what = "memory of a waiter that has been idle for 6 seconds, with its connection";
                 point.row(report, ("memory", what, Unit::Bytes), &each(waiting));
             }
-            let costs = report.alternate(ROUNDS, workers.len(), |which| workers[which].ask(Crowd::round));
+            let costs = report.alternate(ROUNDS, workers.len(), |which| {
+                let Costs { handoff, wait } = workers[which].run(Queues::round);
+                [handoff, wait]
+            });
             let [lock, list]: [_; 2] = costs.try_into().expect("two kinds of wait");
             let works =
                 [("handoff", "a hand-off", "LPUSH to BLPOP"), ("wait", "the start of a wait", "BLPOP")];
@@ -81,24 +85,24 @@ pub fn measure(report: &mut Report) {
         let axes = axes(&format!("{STAGE}-{name}"), &title, "clients that wait", "microseconds, one by one");
         let curves = ["handoff", "handoff-against"].map(|curve| format!("{name}-{curve}"));
         plot(report, axes, &[("hand-off", &curves[0]), ("LPUSH to BLPOP", &curves[1])], 1e3);
-        workers.into_iter().for_each(Worker::end);
+        workers.into_iter().for_each(QueuesThread::end);
     }
 }
 
 /// Connects clients to each server, up to `count`, and lets them wait. If `is_weighed` is set, returns three
 /// measurements of the first server's memory, in bytes: before the new clients connect, when they have connected, and
 /// while they wait.
-fn grow(workers: &[Worker], count: usize, is_weighed: bool) -> Vec<f64> {
+fn grow(workers: &[QueuesThread], count: usize, is_weighed: bool) -> Vec<f64> {
     let mut memory = Vec::new();
     let mut weigh = || {
         if is_weighed {
-            memory.push(workers[0].ask(Crowd::settled_memory));
+            memory.push(workers[0].run(Queues::settled_memory));
         }
     };
     weigh();
-    workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.connect(count)));
+    workers.iter().for_each(|worker| worker.run(move |queues| queues.connect(count)));
     weigh();
-    workers.iter().for_each(|worker| worker.ask(move |crowd| crowd.wait(count)));
+    workers.iter().for_each(|worker| worker.run(move |queues| queues.wait(count)));
     weigh();
     memory
 }

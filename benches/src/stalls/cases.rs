@@ -112,7 +112,7 @@ pub fn wait_limits(side: Side) -> Vec<f64> {
 
 pub fn vanished(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    let clients = scene.crowd(MANY, 1);
+    let clients = scene.waiters(MANY, 1);
     vec![scene.longest_unblocking(&mut [], is_granted, |_| drop(clients))]
 }
 
@@ -132,7 +132,7 @@ pub fn script_of_renewals(side: Side) -> Vec<f64> {
 /// lines `push` serves all lists.
 fn granted(side: Side, count: usize, free: impl FnOnce(&mut Scene), push: &[&str]) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    let mut clients = scene.crowd(count, count);
+    let mut clients = scene.waiters(count, count);
     vec![scene.longest_unblocking(&mut clients, is_granted, |scene| match side {
         Side::Lockward => free(scene),
         Side::Plain => scene.script(count, push),
@@ -142,7 +142,7 @@ fn granted(side: Side, count: usize, free: impl FnOnce(&mut Scene), push: &[&str
 pub fn overwritten(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
     let mut clients = match side {
-        Side::Lockward => scene.crowd(MANY, 1),
+        Side::Lockward => scene.waiters(MANY, 1),
         Side::Plain => {
             scene.call(&["XGROUP", "CREATE", &key(0), "group", "$", "MKSTREAM"]);
             let mut clients = scene.connect(MANY);
@@ -305,7 +305,7 @@ pub fn reentries(side: Side) -> Vec<f64> {
     // After a module has unblocked a client, the server keeps the client's memory for the next client that a module
     // blocks. The server frees only about 9 MB of this memory a second. So before the first measurement of memory, the
     // same number of clients wait for other locks.
-    drop(scene.crowd(MANY, MANY));
+    drop(scene.waiters(MANY, MANY));
     let used_before = scene.used_once_alone();
     let mut clients = scene.connect(MANY);
     scene.hold(1, None);
@@ -320,7 +320,7 @@ pub fn reentries(side: Side) -> Vec<f64> {
 
 pub fn replica(side: Side) -> Vec<f64> {
     let mut scene = Scene::start(side, &[]);
-    let mut clients = scene.crowd(MANY, 1);
+    let mut clients = scene.waiters(MANY, 1);
     let primary = free_port().to_string();
     let provoke = |scene: &mut Scene| scene.call(&["REPLICAOF", "127.0.0.1", &primary]);
     vec![scene.longest_unblocking(&mut clients, is_error, provoke)]

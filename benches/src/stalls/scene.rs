@@ -202,7 +202,7 @@ impl Scene {
     }
 
     /// `count` clients that wait without limit, spread over `keys` keys.
-    pub fn crowd(&mut self, count: usize, keys: usize) -> Vec<tests::Client> {
+    pub fn waiters(&mut self, count: usize, keys: usize) -> Vec<tests::Client> {
         self.hold(keys, None);
         let side = self.side;
         let mut clients = self.connect(count);

@@ -1,7 +1,7 @@
 //! Plain commands, without a client library. Each client is a thread with its own connection and owner.
 
-use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
-use lockward_bench::peers::contest::{Job, PERMITS};
+use crate::job_run::{HOLD, JobRun, Limit, key, limit, microseconds};
+use lockward_bench::peers::job::{Job, PERMITS};
 use lockward_bench::request::{owner, request};
 use lockward_tests::{Client, Reply};
 use std::thread;
@@ -32,10 +32,10 @@ struct Requests {
 }
 
 impl Requests {
-    fn new(commands: Commands, contest: &Contest, client: usize) -> Self {
-        let (key, owner) = (key(contest.job, client), owner(client));
+    fn new(commands: Commands, job_run: &JobRun, client: usize) -> Self {
+        let (key, owner) = (key(job_run.job, client), owner(client));
         let (permits, weight);
-        let options: &[&str] = match limit(contest.job, client) {
+        let options: &[&str] = match limit(job_run.job, client) {
             Limit::Exclusive => &[],
             Limit::Shared => &["SHARED"],
             Limit::Permits(taken) => {
@@ -55,7 +55,7 @@ impl Requests {
 
     /// Acquires the lock and returns the request that releases it. Returns `None` if a client that polls has no lock at
     /// the end of the job.
-    fn acquire(&self, connection: &mut Client, contest: &Contest) -> Option<Vec<u8>> {
+    fn acquire(&self, connection: &mut Client, job_run: &JobRun) -> Option<Vec<u8>> {
         let (key, owner) = (&self.key, &self.owner);
         loop {
             let reply = call(connection, &self.acquire);
@@ -69,7 +69,7 @@ impl Requests {
                 Commands::Delifeq => return Some(request(&["DELIFEQ", key, owner])),
             }
             thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-            if contest.is_over(Instant::now()) {
+            if job_run.is_over(Instant::now()) {
                 return None;
             }
         }
@@ -105,14 +105,14 @@ impl Commands {
 
     /// Runs the job with a client for each connection. Returns how long each client's acquisitions took, in
     /// microseconds.
-    pub fn compete(self, connections: Vec<Client>, contest: &Contest) -> Vec<Vec<u32>> {
+    pub fn run_clients(self, connections: Vec<Client>, job_run: &JobRun) -> Vec<Vec<u32>> {
         thread::scope(|scope| {
             let clients: Vec<_> = connections
                 .into_iter()
                 .enumerate()
                 .map(|(client, connection)| {
                     let work =
-                        move || run(connection, &Requests::new(self, contest, client), client, contest);
+                        move || run(connection, &Requests::new(self, job_run, client), client, job_run);
                     thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, work).expect("a thread")
                 })
                 .collect();
@@ -121,28 +121,28 @@ impl Commands {
     }
 }
 
-fn run(mut connection: Client, requests: &Requests, client: usize, contest: &Contest) -> Vec<u32> {
+fn run(mut connection: Client, requests: &Requests, client: usize, job_run: &JobRun) -> Vec<u32> {
     let mut times = Vec::new();
     loop {
         let asked = Instant::now();
-        if contest.is_over(asked) {
+        if job_run.is_over(asked) {
             return times;
         }
-        let Some(release) = requests.acquire(&mut connection, contest) else {
+        let Some(release) = requests.acquire(&mut connection, job_run) else {
             return times;
         };
         let granted = Instant::now();
-        let is_counted = contest.counts(granted);
+        let is_counted = job_run.counts(granted);
         // A client that gets the lock after the end of the job only releases it.
-        if !contest.is_over(granted) {
-            if contest.job.is_shared() {
-                contest.enter(client, is_counted);
+        if !job_run.is_over(granted) {
+            if job_run.job.is_shared() {
+                job_run.enter(client, is_counted);
                 thread::sleep(HOLD);
-                contest.leave(client);
-            } else if contest.job == Job::Contended {
-                let read = contest.read(is_counted);
+                job_run.leave(client);
+            } else if job_run.job == Job::Contended {
+                let read = job_run.read(is_counted);
                 thread::yield_now();
-                contest.write(client, read, is_counted);
+                job_run.write(client, read, is_counted);
             }
         }
         assert_eq!(

@@ -1,7 +1,7 @@
 //! The Rust client, used as its README advises: one `Client` for the process, and a tokio task for each client.
 
-use crate::contest::{Contest, HOLD, Limit, key, limit, microseconds};
-use lockward_bench::peers::contest::{Job, PERMITS};
+use crate::job_run::{HOLD, JobRun, Limit, key, limit, microseconds};
+use lockward_bench::peers::job::{Job, PERMITS};
 use lockward_client::Client;
 use std::sync::Arc;
 use std::thread;
@@ -18,9 +18,9 @@ pub async fn connect(address: &str) -> Client {
 }
 
 /// Runs the job with this number of clients. Returns how long each client's acquisitions took, in microseconds.
-pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) -> Vec<Vec<u32>> {
+pub async fn run_clients(client: &Client, job_run: &Arc<JobRun>, clients: usize) -> Vec<Vec<u32>> {
     let tasks: Vec<_> =
-        (0..clients).map(|number| task::spawn(run(client.clone(), number, Arc::clone(contest)))).collect();
+        (0..clients).map(|number| task::spawn(run(client.clone(), number, Arc::clone(job_run)))).collect();
     let mut times = Vec::new();
     for task in tasks {
         times.push(task.await.expect("a client that comes to its end"));
@@ -28,34 +28,34 @@ pub async fn compete(client: &Client, contest: &Arc<Contest>, clients: usize) ->
     times
 }
 
-async fn run(client: Client, number: usize, contest: Arc<Contest>) -> Vec<u32> {
-    let key = key(contest.job, number);
+async fn run(client: Client, number: usize, job_run: Arc<JobRun>) -> Vec<u32> {
+    let key = key(job_run.job, number);
     let mut times = Vec::new();
     loop {
         let asked = Instant::now();
-        if contest.is_over(asked) {
+        if job_run.is_over(asked) {
             return times;
         }
         let lock = client.lock(&key);
-        let lock = match limit(contest.job, number) {
+        let lock = match limit(job_run.job, number) {
             Limit::Exclusive => lock,
             Limit::Shared => lock.shared(),
             Limit::Permits(weight) => lock.slots(PERMITS as u32).weight(weight as u32),
         };
         let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{error}"));
         let granted = Instant::now();
-        let is_counted = contest.counts(granted);
+        let is_counted = job_run.counts(granted);
         // A client that gets the lock after the end of the job only releases it.
-        if !contest.is_over(granted) {
-            if contest.job.is_shared() {
-                contest.enter(number, is_counted);
+        if !job_run.is_over(granted) {
+            if job_run.job.is_shared() {
+                job_run.enter(number, is_counted);
                 // tokio::time::sleep would take up to a millisecond longer.
                 task::spawn_blocking(|| thread::sleep(HOLD)).await.expect("a thread that sleeps");
-                contest.leave(number);
-            } else if contest.job == Job::Contended {
-                let read = contest.read(is_counted);
+                job_run.leave(number);
+            } else if job_run.job == Job::Contended {
+                let read = job_run.read(is_counted);
                 task::yield_now().await;
-                contest.write(number, read, is_counted);
+                job_run.write(number, read, is_counted);
             }
         }
         guard.release().await.unwrap_or_else(|error| panic!("{error}"));

@@ -1,16 +1,16 @@
-//! Contestants of `make bench-peers` in Rust: plain commands, and Lockward's Rust client. benches/peers/README.md says
-//! what a contestant is.
+//! Peer programs of `make bench-peers` in Rust: plain commands, and Lockward's Rust client. benches/peers/README.md
+//! says what a peer program is.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a contestant that fails prints the reason and ends")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a peer program that fails prints the reason and ends")]
 
 mod commands;
-mod contest;
+mod job_run;
 mod library;
 
 use clap::Parser;
 use commands::Commands;
-use contest::Contest;
-use lockward_bench::peers::contest::{Answer, Job};
+use job_run::JobRun;
+use lockward_bench::peers::job::{Answer, Job};
 use lockward_tests::Client;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -41,17 +41,17 @@ fn main() {
 fn use_commands(commands: Commands, arguments: Arguments) -> Answer {
     let port = arguments.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
     let connections = (0..arguments.clients).map(|_| Client::connect(port).expect("a connection")).collect();
-    let contest = Contest::new(arguments.job, arguments.seconds);
-    let times = commands.compete(connections, &contest);
-    contest.answer(commands.version(), commands.notes(), times)
+    let job_run = JobRun::new(arguments.job, arguments.seconds);
+    let times = commands.run_clients(connections, &job_run);
+    job_run.answer(commands.version(), commands.notes(), times)
 }
 
 fn use_library(arguments: Arguments) -> Answer {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let client = library::connect(&arguments.address).await;
-        let contest = Arc::new(Contest::new(arguments.job, arguments.seconds));
-        let times = library::compete(&client, &contest, arguments.clients).await;
-        contest.answer(env!("CARGO_PKG_VERSION"), library::NOTES, times)
+        let job_run = Arc::new(JobRun::new(arguments.job, arguments.seconds));
+        let times = library::run_clients(&client, &job_run, arguments.clients).await;
+        job_run.answer(env!("CARGO_PKG_VERSION"), library::NOTES, times)
     })
 }

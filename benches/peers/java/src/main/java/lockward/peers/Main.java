@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.util.Properties;
 
-/** A contestant: PEER JOB ADDRESS --clients N --seconds S, see benches/peers/README.md. */
+/** A peer program: PEER JOB ADDRESS --clients N --seconds S, see benches/peers/README.md. */
 public final class Main {
     private Main() {}
 
@@ -29,8 +29,8 @@ public final class Main {
         Job job = Job.of(arguments[1]);
         int clients = Integer.parseInt(arguments[4]);
         Peer peer = connect(name, arguments[2], clients);
-        Contest contest = new Contest(peer, job, Long.parseLong(arguments[6]));
-        String answer = contest.run(clients);
+        JobRun jobRun = new JobRun(peer, job, Long.parseLong(arguments[6]));
+        String answer = jobRun.run(clients);
         System.out.println("{\"version\":\"" + version(peer.library()) + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
     }
 

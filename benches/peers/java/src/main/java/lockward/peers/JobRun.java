@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 
 /** Clients of a peer that acquire and release for a while. */
-final class Contest {
+final class JobRun {
     /** The length of the warm-up, in nanoseconds. During the warm-up the JIT compiler compiles the code. */
     private static final long WARM_UP = 4_000_000_000L;
     /** How long, in nanoseconds, clients may still wait after the end of the job. Then run() interrupts them. */
@@ -20,8 +20,11 @@ final class Contest {
     private final long seconds;
     private final List<Client> clients = new ArrayList<>();
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
-    private long began;
+    /** When the measurement begins, in milliseconds since 1970. */
+    private long beganUnixMs;
+    /** When the measurement begins, by {@link System#nanoTime}. */
     private long from;
+    /** When the measurement ends, by {@link System#nanoTime}. */
     private long to;
 
     // Only a client that holds an exclusive lock changes these four fields. The client reads counter, yields, and writes
@@ -35,7 +38,7 @@ final class Contest {
     /** In the jobs with several holders: the number of grants that kept the sum of the weights within the limit. */
     private final AtomicLong allowed = new AtomicLong();
 
-    Contest(Peer peer, Job job, long seconds) {
+    JobRun(Peer peer, Job job, long seconds) {
         this.peer = peer;
         this.job = job;
         this.seconds = seconds;
@@ -49,7 +52,7 @@ final class Contest {
             clients.add(new Client(index, peer.locks().lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
         }
         from = System.nanoTime() + WARM_UP;
-        began = System.currentTimeMillis() + WARM_UP / 1_000_000;
+        beganUnixMs = System.currentTimeMillis() + WARM_UP / 1_000_000;
         to = from + seconds * 1_000_000_000L;
         clients.forEach(Thread::start);
         while (System.nanoTime() - to < 0 && failure.get() == null) {
@@ -72,7 +75,7 @@ final class Contest {
 
     private String answer() {
         // The text of a Java list of numbers is a JSON array.
-        return "\"began_unix_ms\":" + began
+        return "\"began_unix_ms\":" + beganUnixMs
                 + ",\"waits_us\":" + clients.stream().map(client -> client.times).toList()
                 + (job.isShared() ? ",\"counter\":" + allowed.get() : "")
                 + (job == Job.CONTENDED ? ",\"counter\":" + counter + ",\"handoffs\":" + handOffs : "");

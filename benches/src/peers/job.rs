@@ -1,4 +1,4 @@
-//! The request to a contestant and its answer.
+//! The request to a peer program and its answer.
 
 use crate::peers::programs::{last_lines, wait};
 use clap::ValueEnum;
@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a contestant may take in addition to the counted time: to start, to warm up, and to end.
+/// How long a peer program may take in addition to the counted time: to start, to warm up, and to end.
 const BESIDE: Duration = Duration::from_secs(60);
 
 /// What the clients do.
@@ -54,7 +54,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// The answer of a contestant, in one line of JSON.
+/// The answer of a peer program, in one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     pub version: String,
@@ -77,7 +77,7 @@ pub struct Answer {
     pub gave_up: u64,
 }
 
-/// The request to a contestant.
+/// The request to a peer program.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The program and its first arguments.
@@ -86,14 +86,14 @@ pub struct Request<'a> {
     pub job: Job,
     pub address: &'a str,
     pub clients: usize,
-    /// How long the contestant counts, in seconds.
+    /// How long the peer program counts, in seconds.
     pub seconds: u64,
 }
 
-/// Runs a contestant.
+/// Runs a peer program.
 ///
 /// # Errors
-/// If the contestant fails: the end of its standard error.
+/// If the peer program fails: the end of its standard error.
 pub fn run(request: &Request<'_>) -> Result<Answer, String> {
     let dir = Directory::new();
     let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));

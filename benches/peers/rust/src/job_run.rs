@@ -1,6 +1,6 @@
 //! The data that the clients of a job share, and the answer.
 
-use lockward_bench::peers::contest::{Answer, Job, PERMITS};
+use lockward_bench::peers::job::{Answer, Job, PERMITS};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ pub fn key(job: Job, client: usize) -> String {
 
 /// A job that is running. All clients share its counters.
 #[derive(Debug)]
-pub struct Contest {
+pub struct JobRun {
     pub job: Job,
     begin: Instant,
     began: SystemTime,
@@ -52,7 +52,7 @@ pub struct Contest {
     held: AtomicU64,
 }
 
-impl Contest {
+impl JobRun {
     /// A job that counts for `seconds`, after a warm-up that begins now.
     pub fn new(job: Job, seconds: u64) -> Self {
         let begin = Instant::now() + WARM_UP;
@@ -98,7 +98,7 @@ impl Contest {
         self.number(is_counted).load(Ordering::Relaxed)
     }
 
-    /// Writes the number plus 1. `read` is what [`Contest::read`] returned before the client yielded.
+    /// Writes the number plus 1. `read` is what [`JobRun::read`] returned before the client yielded.
     pub fn write(&self, client: usize, read: u64, is_counted: bool) {
         self.number(is_counted).store(read + 1, Ordering::Relaxed);
         if self.last.swap(client, Ordering::Relaxed) != client && is_counted {

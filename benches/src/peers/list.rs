@@ -1,6 +1,6 @@
 //! The list of the peers.
 
-use crate::peers::contest::Job;
+use crate::peers::job::Job;
 use crate::peers::programs::Program;
 use crate::peers::server::Kind;
 

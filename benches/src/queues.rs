@@ -9,16 +9,13 @@ use crate::pipeline::Expected;
 use crate::placement::Place;
 use crate::request::{LONG_LEASE, owner, request};
 use crate::server::{Loaded, Server};
-use lockward_tests::{eventually, own_files, raise_open_files};
+use lockward_tests::eventually;
 use std::net::Ipv4Addr;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The number of hand-offs in a round.
 pub const HANDOFFS: usize = 400;
-/// The number of files that a process may open besides the connections of the waiters.
-pub const SPARE_FILES: usize = 300;
 /// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
 /// The largest number of connections to one address of the server. Each connection to an address needs its own client
@@ -90,10 +87,19 @@ pub enum Shape {
     Each,
 }
 
+/// The server's CPU, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// For a hand-off.
+    pub handoff: f64,
+    /// For the start of a wait.
+    pub wait: f64,
+}
+
 /// A server with a growing number of waiting clients. With [`Shape::One`], client 0 is the first holder of the lock.
 /// With [`Shape::Each`], client 0 holds all locks and passes them on.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct Queues {
     shape: Shape,
     kind: Kind,
     pub server: Server,
@@ -106,7 +112,7 @@ pub struct Crowd {
     next: usize,
 }
 
-impl Crowd {
+impl Queues {
     /// Starts a server for at most `most` waiting clients. No client waits yet.
     pub fn start(shape: Shape, kind: Kind, place: Place, most: usize) -> Self {
         let maxclients = format!("maxclients {}", most + 100);
@@ -120,19 +126,19 @@ impl Crowd {
         let mut clients = Clients::none();
         clients.connect(Ipv4Addr::LOCALHOST, server.port());
         let control = server.client();
-        let mut crowd = Self { shape, kind, server, control, clients, waiting: 0, holder: 0, next: 0 };
+        let mut queues = Self { shape, kind, server, control, clients, waiting: 0, holder: 0, next: 0 };
         if shape == Shape::One {
-            crowd.hold(0);
+            queues.hold(0);
         }
-        crowd
+        queues
     }
 
     /// Starts a server on which this number of clients wait for one lock.
     pub fn waiting(kind: Kind, place: Place, count: usize) -> Self {
-        let mut crowd = Self::start(Shape::One, kind, place, count);
-        crowd.connect(count);
-        crowd.wait(count);
-        crowd
+        let mut queues = Self::start(Shape::One, kind, place, count);
+        queues.connect(count);
+        queues.wait(count);
+        queues
     }
 
     pub fn used_memory(&mut self) -> f64 {
@@ -202,8 +208,8 @@ impl Crowd {
         eventually("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
     }
 
-    /// The server's CPU for a hand-off, and for the start of a wait, in nanoseconds.
-    pub fn round(&mut self) -> [f64; 2] {
+    /// Measures hand-offs and waits. The number of waiting clients stays the same.
+    pub fn round(&mut self) -> Costs {
         let cpu = self.server.cpu();
         let at_once = HANDOFFS.min(self.waiting);
         let (mut handing, mut waiting) = (Duration::ZERO, Duration::ZERO);
@@ -226,7 +232,8 @@ impl Crowd {
             waiting += cpu.settled() - begin;
         }
         let handed = (HANDOFFS.div_ceil(at_once) * at_once) as f64;
-        [handing, waiting].map(|spent| spent.as_nanos() as f64 / handed)
+        let each = |spent: Duration| spent.as_nanos() as f64 / handed;
+        Costs { handoff: each(handing), wait: each(waiting) }
     }
 
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
@@ -300,52 +307,4 @@ impl Crowd {
         }
         each
     }
-}
-
-/// A crowd on its own thread. The thread has its own table of open files, so it may have as many open files as a
-/// process.
-#[derive(Debug)]
-pub struct Worker {
-    orders: Sender<Order>,
-    thread: JoinHandle<()>,
-}
-
-type Order = Box<dyn FnOnce(&mut Crowd) + Send>;
-
-impl Worker {
-    /// Starts a thread, and makes its crowd there.
-    pub fn start(crowd: impl FnOnce() -> Crowd + Send + 'static) -> Self {
-        let (orders, received) = channel::<Order>();
-        let thread = thread::spawn(move || {
-            own_files();
-            let mut crowd = crowd();
-            for order in received {
-                order(&mut crowd);
-            }
-        });
-        Self { orders, thread }
-    }
-
-    /// Runs a function on the thread of the crowd, and returns its result.
-    pub fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut Crowd) -> T + Send + 'static) -> T {
-        let (reply, answer) = channel();
-        let order: Order = Box::new(move |crowd| drop(reply.send(what(crowd))));
-        self.orders.send(order).expect("a crowd");
-        answer.recv().expect("a crowd")
-    }
-
-    pub fn end(self) {
-        drop(self.orders);
-        self.thread.join().expect("a crowd");
-    }
-}
-
-/// Checks that a process may have enough open files for this number of waiters.
-pub fn allow_waiters(count: usize) {
-    let wanted = (count + SPARE_FILES) as u64;
-    let open_files = raise_open_files(wanted);
-    assert!(
-        open_files >= wanted,
-        "{count} waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
-    );
 }

@@ -1,4 +1,4 @@
-//! The cost of other commands: SET + DEL of plain keys while clients wait for locks.
+//! The cost of other commands beside locks: SET + DEL of plain keys while clients wait for locks.
 //!
 //! A server with Lockward is compared with a server with an empty module. Any module costs a few per cent, because with
 //! a module the event loop locks and unlocks a mutex. The benchmark starts each server several times, because the
@@ -45,9 +45,16 @@ pub fn measure(report: &mut Report) {
     }
     let [lockward, empty, none] = &costs;
     let what = format!("SET + DEL of plain keys beside {LOCKS} locks with waiters");
-    let row = Row::ratio("others/empty", &what, lockward, "the same on a server with an empty module", empty);
+    let row =
+        Row::ratio("plain-keys/empty", &what, lockward, "the same on a server with an empty module", empty);
     report.row(row.target(Target::AtMost(1.03)));
-    report.row(Row::ratio("others/none", &what, lockward, "the same on a server without any module", none));
+    report.row(Row::ratio(
+        "plain-keys/none",
+        &what,
+        lockward,
+        "the same on a server without any module",
+        none,
+    ));
 }
 
 impl Subject {

@@ -24,9 +24,9 @@ var (
 	errOver   = errors.New("the time is up")
 )
 
-// A contest lets the clients of a peer acquire and release for a while. The contest counts the grants between the end
+// A jobRun lets the clients of a peer acquire and release for a while. The jobRun counts the grants between the end
 // of the warm-up and the end of the job. A client that waits at the end of the job stops waiting.
-type contest struct {
+type jobRun struct {
 	peer     peer
 	address  string
 	job      string
@@ -54,27 +54,27 @@ type tally struct {
 	waits []int64
 }
 
-func (c *contest) run(count int) (*answer, error) {
+func (r *jobRun) run(count int) (*answer, error) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	var clients []client
 	err := within(ctx, func() (err error) {
-		clients, err = c.connect(ctx, count)
+		clients, err = r.connect(ctx, count)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	c.counters = make([]int64, count)
-	c.tallies = make([]tally, count)
-	c.from = time.Now().Add(warmUp)
-	c.to = c.from.Add(c.duration)
-	time.AfterFunc(time.Until(c.to), func() { stop(errOver) })
+	r.counters = make([]int64, count)
+	r.tallies = make([]tally, count)
+	r.from = time.Now().Add(warmUp)
+	r.to = r.from.Add(r.duration)
+	time.AfterFunc(time.Until(r.to), func() { stop(errOver) })
 	var loops sync.WaitGroup
 	for index := range clients {
 		loops.Go(func() {
-			if err := c.loop(ctx, clients[index], index); err != nil {
+			if err := r.loop(ctx, clients[index], index); err != nil {
 				stop(fmt.Errorf("client %d: %w", index+1, err))
 			}
 		})
@@ -93,33 +93,33 @@ func (c *contest) run(count int) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.answer(), nil
+	return r.answer(), nil
 }
 
-func (c *contest) connect(ctx context.Context, count int) ([]client, error) {
+func (r *jobRun) connect(ctx context.Context, count int) ([]client, error) {
 	// The process id makes the numbers unique: the server may still hold the locks of an earlier run.
 	lock := int64(os.Getpid()) << 16
 	var clients []client
 	for index := range count {
-		client, err := c.peer.connect(ctx, c.address, lock, shareOf(c.job, index))
+		client, err := r.peer.connect(ctx, r.address, lock, shareOf(r.job, index))
 		if err != nil {
 			return nil, fmt.Errorf("client %d cannot connect: %w", index+1, err)
 		}
 		clients = append(clients, client)
-		if c.job == uncontended {
+		if r.job == uncontended {
 			lock++
 		}
 	}
 	return clients, nil
 }
 
-func (c *contest) loop(ctx context.Context, client client, index int) error {
-	tally := &c.tallies[index]
+func (r *jobRun) loop(ctx context.Context, client client, index int) error {
+	tally := &r.tallies[index]
 	for ctx.Err() == nil {
 		asked := time.Now()
 		err := client.acquire(ctx)
 		for errors.Is(err, errGaveUp) {
-			if c.counts(time.Now()) {
+			if r.counts(time.Now()) {
 				tally.gaveUp++
 			}
 			err = client.acquire(ctx)
@@ -131,11 +131,11 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 			return fmt.Errorf("acquire: %w", err)
 		}
 		granted := time.Now()
-		isCounted := c.counts(granted)
-		if isShared(c.job) {
-			c.hold(index, isCounted)
+		isCounted := r.counts(granted)
+		if isShared(r.job) {
+			r.hold(index, isCounted)
 		} else if isCounted {
-			c.count(index)
+			r.count(index)
 		}
 		if isCounted {
 			tally.waits = append(tally.waits, granted.Sub(asked).Microseconds())
@@ -149,45 +149,45 @@ func (c *contest) loop(ctx context.Context, client client, index int) error {
 }
 
 // Count is the work of a client that holds the lock alone.
-func (c *contest) count(index int) {
-	counter := &c.counters[0]
-	if c.job == uncontended {
-		counter = &c.counters[index]
+func (r *jobRun) count(index int) {
+	counter := &r.counters[0]
+	if r.job == uncontended {
+		counter = &r.counters[index]
 	}
 	before := *counter
 	runtime.Gosched()
 	*counter = before + 1
-	if c.job == contended && c.holder != index {
-		c.tallies[index].handoffs++
-		c.holder = index
+	if r.job == contended && r.holder != index {
+		r.tallies[index].handoffs++
+		r.holder = index
 	}
 }
 
 // Hold is the work of a client that shares the lock.
-func (c *contest) hold(index int, isCounted bool) {
-	weight := shareOf(c.job, index).weight
-	if c.held.Add(weight) <= limitOf(c.job) && isCounted {
-		c.allowed.Add(1)
+func (r *jobRun) hold(index int, isCounted bool) {
+	weight := shareOf(r.job, index).weight
+	if r.held.Add(weight) <= limitOf(r.job) && isCounted {
+		r.allowed.Add(1)
 	}
 	time.Sleep(holdTime)
-	c.held.Add(-weight)
+	r.held.Add(-weight)
 }
 
-func (c *contest) counts(now time.Time) bool {
-	return !now.Before(c.from) && now.Before(c.to)
+func (r *jobRun) counts(now time.Time) bool {
+	return !now.Before(r.from) && now.Before(r.to)
 }
 
-func (c *contest) answer() *answer {
-	result := &answer{BeganMs: c.from.UnixMilli(), WaitsUs: make([][]int64, len(c.tallies))}
-	for index := range c.tallies {
-		tally := &c.tallies[index]
+func (r *jobRun) answer() *answer {
+	result := &answer{BeganMs: r.from.UnixMilli(), WaitsUs: make([][]int64, len(r.tallies))}
+	for index := range r.tallies {
+		tally := &r.tallies[index]
 		result.WaitsUs[index] = append([]int64{}, tally.waits...)
-		result.Counter += c.counters[index]
+		result.Counter += r.counters[index]
 		result.Handoffs += tally.handoffs
 		result.GaveUp += tally.gaveUp
 	}
-	if isShared(c.job) {
-		result.Counter = c.allowed.Load()
+	if isShared(r.job) {
+		result.Counter = r.allowed.Load()
 	}
 	return result
 }
