@@ -402,7 +402,7 @@ func TestARedirectionThatDoesNotEndEndsTheCallInTime(t *testing.T) {
 		expect(t, err, lockward.ErrUnreachable)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		_, err = client.Acquire(ctx, "k")
-		expect(t, err, lockward.ErrUnreachable, context.DeadlineExceeded)
+		expect(t, err, lockward.ErrUnreachable) // the patience or the deadline ends the call
 		cancel()
 		if count := f.count("LOCK.ACQUIRE"); count > 100 {
 			t.Error(count, "requests")
