@@ -1,8 +1,8 @@
 //! The one timer of the module.
 //!
 //! The timer is set for the earliest of these: the end of a lease that a client waits for, a wait limit, the end of the
-//! quarantine, and work that an event has caused. While there are waiters or dropped locks, the timer also fires ten
-//! times a second, to sweep for keys that changed without an event.
+//! quarantine, and work that an event has caused. While there are waiters or dropped locks (held locks that the server
+//! evicted or expired early), the timer also fires ten times a second, to sweep for keys that changed without an event.
 //!
 //! The server's timers follow the wall clock: when the wall clock is set back, the timers do not fire. So every
 //! decision on a lock with waiters, and the server's cron, set the timer again if it is overdue by the monotonic clock.

@@ -16,8 +16,8 @@
 //!
 //! A weight of 1 is not written.
 //!
-//! A payload that begins with *dropped* has no changes. Its puts are the whole dropped lock of a missing key. If there
-//! are no puts, the dropped lock is gone.
+//! A payload that begins with *dropped* has no changes. Its *put* records are all holders of the dropped lock. If there
+//! are none, the dropped lock is gone.
 //!
 //! An owner that is a UUID, or a UUID, a colon and a number, is written as the 16 bytes of the UUID and a suffix. If
 //! there is no number, the suffix is 0. If there is a number, the suffix is the number plus one.

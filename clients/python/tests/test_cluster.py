@@ -191,7 +191,7 @@ def test_a_cancelled_call_for_several_nodes_asks_no_node_again(nodes: Any, silen
 
 
 def test_an_interrupted_call_for_several_nodes_asks_no_node_later(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread asks each node. Such a thread may be late, and must not acquire a key after the call has given up."""
+    """The client asks each node in its own thread. A late thread must not acquire a key after the call has given up."""
     cluster = RedisCluster(port=nodes[0].port, host="127.0.0.1")
     both = MultiLock([Lock(cluster, "b"), Lock(cluster, NAME)], timeout=1000)
     runtime, go_on, late = both._runtime, threading.Event(), []

@@ -41,7 +41,7 @@ def test_a_writer_becomes_a_reader_by_a_downgrade(module: Any, own: Any) -> None
 
 
 def test_of_two_downgrades_at_once_the_larger_one_counts(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server executes the larger downgrade first, and refuses the smaller one. The renewals name the larger one."""
+    """The server first executes the downgrade to the larger limit, and refuses the other. The renewals name the larger limit."""
     lock, converse = lockward.Lock(client, "a", slots=2, thread_local=False), LinkBase.converse
     assert lock.acquire()
 

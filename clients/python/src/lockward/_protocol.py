@@ -491,7 +491,7 @@ async def is_owned(lock: Any) -> bool:
 
 
 async def resume(lock: L, holding: Holding) -> L:
-    """Continue the tenures of a handle."""
+    """Continue the tenures in a handle, the string from which another process takes over a lock."""
     call = Call(lock)
     try:
         await _renew(holding, call, "resume")
