@@ -9,8 +9,6 @@ mod signals;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{ExitCode, id};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
@@ -113,19 +111,18 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        let signals = Signals::listen()?;
-        let is_interrupted = Arc::clone(&signals.is_interrupted);
+        let mut signals = Signals::listen()?;
         // The runtime has only one thread, because the kernel kills the command when the thread that started it ends.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let code = runtime.block_on(self.acquire_and_run(signals))?;
+        let code = runtime.block_on(self.acquire_and_run(&mut signals))?;
         // After Ctrl-C a shell script goes on, unless SIGINT has ended the program that the script waits for.
-        if is_interrupted.load(Ordering::Relaxed) && code == exit_code::after_signal(SIGINT).into() {
+        if code == exit_code::after_signal(SIGINT).into() && runtime.block_on(signals.has_ctrl_c()) {
             emulate_default_handler(SIGINT)?;
         }
         Ok(code)
     }
 
-    async fn acquire_and_run(self, mut signals: Signals) -> Result<ExitCode, Failure> {
+    async fn acquire_and_run(self, signals: &mut Signals) -> Result<ExitCode, Failure> {
         let settings = Settings::default().patience(self.patience);
         let client =
             Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
@@ -157,7 +154,7 @@ impl Run {
                 return Ok(exit_code::after_signal(signal.number).into());
             }
         };
-        self.run_command(guard, &mut signals).await
+        self.run_command(guard, signals).await
     }
 
     async fn run_command(&self, guard: Guard, signals: &mut Signals) -> Result<ExitCode, Failure> {

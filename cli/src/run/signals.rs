@@ -22,8 +22,10 @@ pub(super) struct Signal {
 /// A queue of received signals.
 pub(super) struct Signals {
     received: mpsc::UnboundedReceiver<Signal>,
-    /// Whether the user has pressed Ctrl-C.
-    pub(super) is_interrupted: Arc<AtomicBool>,
+    /// Whether the handler of SIGINT has run. The thread that reads the signals may be late.
+    has_sigint: Arc<AtomicBool>,
+    /// Whether SIGINT came from the terminal; `None` while SIGINT is not read.
+    is_ctrl_c: Option<bool>,
 }
 
 impl Signals {
@@ -33,8 +35,10 @@ impl Signals {
         // If the parent ignored SIGCHLD, the kernel would discard the exit status of the command.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let (sender, received) = mpsc::unbounded_channel();
-        let is_interrupted = Arc::new(AtomicBool::new(false));
-        let interrupted = Arc::clone(&is_interrupted);
+        let has_sigint = Arc::new(AtomicBool::new(false));
+        if !is_ignored(SIGINT) {
+            signal_hook::flag::register(SIGINT, Arc::clone(&has_sigint))?;
+        }
         let mut signals =
             SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|number| !is_ignored(*number)))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
@@ -43,22 +47,28 @@ impl Signals {
                 // command does not get these signals.
                 let is_from_key = matches!(origin.signal, SIGINT | SIGQUIT);
                 let is_from_terminal = is_from_key && matches!(origin.cause, Cause::Kernel);
-                if is_from_terminal && origin.signal == SIGINT {
-                    interrupted.store(true, Ordering::Relaxed);
-                }
                 if sender.send(Signal { number: origin.signal, is_from_terminal }).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { received, is_interrupted })
+        Ok(Self { received, has_sigint, is_ctrl_c: None })
     }
 
     pub(super) async fn next(&mut self) -> Signal {
-        match self.received.recv().await {
-            Some(signal) => signal,
-            None => std::future::pending().await,
+        let Some(signal) = self.received.recv().await else { std::future::pending().await };
+        if signal.number == SIGINT {
+            self.is_ctrl_c = Some(self.is_ctrl_c == Some(true) || signal.is_from_terminal);
         }
+        signal
+    }
+
+    /// Whether the user has pressed Ctrl-C.
+    pub(super) async fn has_ctrl_c(&mut self) -> bool {
+        while self.has_sigint.load(Ordering::Relaxed) && self.is_ctrl_c.is_none() {
+            self.next().await;
+        }
+        self.is_ctrl_c == Some(true)
     }
 }
 
