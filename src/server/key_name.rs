@@ -5,7 +5,7 @@ use redis_module::raw;
 use std::cell::OnceCell;
 use std::{ptr, slice};
 
-/// The bytes of a string of the server.
+/// The bytes of a `RedisModuleString`.
 ///
 /// # Safety
 /// `string` is valid and unchanged for `'a`.

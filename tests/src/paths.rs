@@ -8,7 +8,7 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the repository")
 }
 
-/// The server program: `redis-server`, or the program that `LOCKWARD_SERVER` names.
+/// The path of the server program: the value of `LOCKWARD_SERVER`, or `redis-server`.
 pub fn server_program() -> String {
     env::var("LOCKWARD_SERVER").unwrap_or_else(|_| "redis-server".into())
 }

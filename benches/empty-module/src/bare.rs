@@ -69,7 +69,7 @@ macro_rules! handlers {
 handlers!(acquire => try_acquire, release => try_release, wait => try_wait, unblock => try_unblock);
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // SAFETY: `try_acquire` has made the value, and the server frees it once.
+    // SAFETY: `try_acquire` has allocated the value, and the server calls this function once for each value.
     drop(unsafe { Box::from_raw(value.cast::<Value>()) });
 }
 

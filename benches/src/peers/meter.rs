@@ -1,5 +1,5 @@
-//! The CPU time of a server in an interval. The peer program reports the interval only after its job. So a thread
-//! samples the server ten times a second, and interpolates the values between two samples.
+//! The CPU time of a server in an interval. The peer program reports the interval only after its job. So a thread reads
+//! the CPU time ten times a second. For the ends of the interval, the meter interpolates between two of these values.
 
 use crate::cpu;
 use crate::peers::server::{Kind, Server, commands};

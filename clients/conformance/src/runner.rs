@@ -161,7 +161,7 @@ struct Run<'o> {
 }
 
 impl Run<'_> {
-    /// Notes when the machine is too busy, until the run is over.
+    /// Stores the last time at which the machine was too busy, until the run is over.
     fn watch_machine(&self) {
         const NAP: Duration = Duration::from_millis(5);
         while !self.is_over.load(Ordering::Relaxed) {

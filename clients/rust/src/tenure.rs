@@ -62,7 +62,7 @@ pub(crate) struct State {
 
 impl State {
     /// # Errors
-    /// [`Error::Lost`] when the tenure is over.
+    /// [`Error::Lost`] if the tenure has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let first = || self.keys.keys().next().filter(|_| self.deadline <= Instant::now());
         let end = self.end.clone().or_else(|| first().map(|name| name.lost_by(Loss::LeaseOver)));
@@ -140,7 +140,7 @@ impl Tenure {
     }
 
     /// # Errors
-    /// [`Error::Lost`] when the tenure is over.
+    /// [`Error::Lost`] if the tenure has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.state.borrow().check()
     }
@@ -230,7 +230,7 @@ impl Tenure {
     /// changes.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the tenure is over.
+    /// [`Error::Lost`] if the tenure has ended.
     pub(crate) fn extend(&self, deadlines: &[Instant]) -> Result<(), Error> {
         self.change(|state| {
             if deadlines.len() == state.keys.len() {
@@ -246,7 +246,7 @@ impl Tenure {
     /// is reached.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the tenure is over. If the tenure is not over, the error of the last attempt.
+    /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
     pub(crate) async fn renew_key(
         &self,
         token: u64,

@@ -65,7 +65,7 @@ class Runtime:
         self._used_at = 0.0  # the last time at which a connection was used
         #: The queue of the callers that want a connection for a wait.
         self.turns: dict[Any, None] = {}
-        #: The queues of the callers that want a connection for another request: see `turn`.
+        #: For each node: the callers that want a connection for a request that does not wait, in order. See `turn`.
         self._turns: dict[tuple[Address | None, bool], dict[Any, None]] = {}
         self.heard_at: dict[Address | None, float] = {}  # when each node has answered last
         #: The references are weak, so that the client does not renew a lock whose object the program has dropped.

@@ -148,7 +148,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
     Some(broken)
 }
 
-/// Two waiters that were seen in the queue, one after the other, swap their places.
+/// Swaps two waiters in the queue. One of them was seen in the queue before the other asked for the lock.
 fn swap_in_queue(
     broken: &mut History,
     history: &History,

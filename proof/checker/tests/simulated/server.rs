@@ -299,8 +299,8 @@ fn renew(lock: &mut Lock, call: &Call, deadline: Nanos, token: Option<Token>, mo
     Outcome::Renewed { token: holder.token }
 }
 
-/// Whether a request of mode `requested` can re-enter a tenure of mode `present`. A request with weight 1 is sent
-/// without WEIGHT, so it can re-enter a tenure of any weight.
+/// Whether a request with the mode `requested` is a re-entry of a tenure with the mode `present`. A mode is a limit and
+/// a weight. A request with weight 1 is sent without WEIGHT, so it can re-enter a tenure of any weight.
 fn re_enters(requested: Mode, present: Mode) -> bool {
     requested.limit() >= present.limit() && (requested.weight == 1 || requested.weight == present.weight)
 }
