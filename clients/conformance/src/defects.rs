@@ -25,8 +25,8 @@ pub(crate) enum Defect {
     OneRelease,
     /// Counts the lease from the time of the reply, not of the request.
     LateLease,
-    /// Ignores the order in which the calls asked for a connection to wait on.
-    NoTurns,
+    /// Gives a connection to wait on to the call that asked last, not first.
+    LastFirst,
     /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,
 }
@@ -47,6 +47,6 @@ pub(crate) const DEFECTS: [(Defect, &str); 16] = [
     (Defect::NoWaitLimit, "a_wait_limit_is_kept_although_the_server_hangs_during_the_wait"),
     (Defect::OneRelease, "a_release_whose_reply_is_lost_is_sent_again"),
     (Defect::LateLease, "a_lease_counts_from_the_request"),
-    (Defect::NoTurns, "calls_beyond_the_waiting_connections_take_turns"),
+    (Defect::LastFirst, "calls_beyond_the_waiting_connections_take_turns"),
     (Defect::LateRelease, "a_named_owner_keeps_what_it_acquires_after_a_lost_release"),
 ];

@@ -681,16 +681,14 @@ impl Lockward {
     ) -> Result<Option<(i64, Instant, u128)>, End> {
         let mut pause = Duration::from_millis(50);
         let mut next_try = Instant::now() + pause;
-        let mut is_due = true;
+        let is_fair = !self.has(Defect::LastFirst);
         loop {
-            let is_fair = !self.has(Defect::NoTurns);
-            if (is_fair || is_due) && locked(&self.turns).has_begun(turn, self.waiting_connections, is_fair) {
+            if locked(&self.turns).has_begun(turn, self.waiting_connections, is_fair) {
                 return Ok(None);
             }
             attempt.pause = TICK;
             attempt.pause()?;
-            is_due = Instant::now() >= next_try;
-            if !is_due {
+            if Instant::now() < next_try {
                 continue;
             }
             next_try = Instant::now() + pause;

@@ -20,10 +20,11 @@ impl WaitTurns {
         self.latest
     }
 
-    /// Whether a turn has begun or can begin now: at most `most` turns run at the same time. If `is_fair` is false, the
-    /// turn does not wait for earlier turns.
+    /// Whether a turn has begun or can begin now: at most `most` turns run at the same time. If `is_fair`, the turn waits
+    /// for earlier turns, otherwise for later turns.
     pub(crate) fn has_begun(&mut self, turn: u64, most: usize, is_fair: bool) -> bool {
-        let before = if is_fair { self.waiting.range(..turn).count() } else { 0 };
+        let before =
+            if is_fair { self.waiting.range(..turn).count() } else { self.waiting.range(turn + 1..).count() };
         if self.waiting.contains(&turn) && self.begun + before < most {
             self.waiting.remove(&turn);
             self.begun += 1;

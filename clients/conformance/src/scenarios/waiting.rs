@@ -240,7 +240,7 @@ fn calls_beyond_the_waiting_connections_poll(stage: &Stage) {
 }
 
 fn calls_beyond_the_waiting_connections_take_turns(stage: &Stage) {
-    const ACTORS: usize = 6;
+    const ACTORS: usize = 12;
     const ROUNDS: usize = 600;
     let server = Server::start();
     let mut workers = [stage.worker_with(server.port(), &["waiting-connections=2"])];
