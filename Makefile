@@ -76,8 +76,7 @@ conformance: build ## Play the conformance suite with all clients, or only CLIEN
 	@scripts/conformance $(CLIENT)
 
 conformance-self-test: build ## Check that the conformance suite finds the defects of a broken client.
-	cargo build --release -p lockward-conformance
-	@target/release/conformance --self-test
+	@scripts/conformance rust -- --self-test
 
 test-retries: build ## Check hold counts with Redis clients that repeat commands after lost replies.
 	cargo build --release -p lockward-retries

@@ -1,14 +1,14 @@
-//! The defects that `--defect` builds into the reference client, each with a scenario that finds it.
+//! The defects of a [broken worker](crate::broken_worker), each with a scenario that finds it.
 
 /// A way to violate the protocol on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Splits a long wait into short waits without KEEP.
+    /// Waits without KEEP.
     NoKeep,
     NeverRenews,
     /// Renews each lock only after the reply for the previous lock.
     RenewsOneByOne,
-    /// Reports a loss half a second late.
+    /// Reports a loss 800 ms late.
     LateLoss,
     SwallowsCancel,
     /// Repeats a request under a different owner name.
@@ -19,13 +19,13 @@ pub(crate) enum Defect {
     BlindRelease,
     UnsortedKeys,
     RepeatsGuarded,
-    /// Exceeds the wait limit while the server hangs.
+    /// Exceeds the wait limit.
     NoWaitLimit,
     /// Does not repeat a release.
     OneRelease,
     /// Counts the lease from the time of the reply, not of the request.
     LateLease,
-    /// Gives a connection to wait on to the call that asked last, not first.
+    /// Lets the call wait that asked last, not first.
     LastFirst,
     /// Repeats a release that had no reply, but only after the next acquisition.
     LateRelease,

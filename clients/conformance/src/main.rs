@@ -1,18 +1,17 @@
 //! One suite for the clients of all languages. README.md describes the suite and its workers.
 //!
-//! `conformance --reference [--defect NAME]` is itself a worker: a reference client in Rust. `--self-test` checks
-//! that the scenarios find each defect that `--defect` builds into the reference client.
+//! `--self-test` checks that the scenarios find each defect of a [broken worker](broken_worker).
 
+mod broken_worker;
 mod defects;
 mod log;
-mod reference;
 mod runner;
 mod scenarios;
 mod script;
 mod scripted_server;
 mod self_test;
+mod spoiling_proxy;
 mod stage;
-mod wait_turns;
 mod worker;
 
 use std::{env, process};
@@ -20,12 +19,13 @@ use std::{env, process};
 const USAGE: &str = "\
 usage: conformance [--only PATTERN] [--jobs N] [--long] -- WORKER [ARGUMENT]...
        conformance [--only PATTERN] --list
-       conformance --self-test";
+       conformance --self-test -- WORKER [ARGUMENT]...";
 
 fn main() {
     let mut arguments = env::args().skip(1).peekable();
     let mut options =
         runner::Options { only: Vec::new(), jobs: 12, is_long: false, is_quiet: false, worker: Vec::new() };
+    let (mut is_self_test, mut defect) = (false, None);
     while let Some(argument) = arguments.next() {
         match &*argument {
             "--only" => options.only.push(arguments.next().unwrap_or_else(|| usage())),
@@ -34,8 +34,8 @@ fn main() {
             }
             "--long" => options.is_long = true,
             "--list" => return runner::list(&options),
-            "--self-test" => process::exit(self_test::run(&options)),
-            "--reference" => return reference::serve(arguments.collect()),
+            "--self-test" => is_self_test = true,
+            "--defect" => defect = Some(arguments.next().unwrap_or_else(|| usage())),
             "--" => options.worker = arguments.by_ref().collect(),
             _ => usage(),
         }
@@ -43,7 +43,12 @@ fn main() {
     if options.worker.is_empty() {
         usage();
     }
-    process::exit(i32::from(!runner::run(&options).is_passed()));
+    if let Some(defect) = defect {
+        return broken_worker::serve(&defect, &options.worker);
+    }
+    let is_passed =
+        if is_self_test { self_test::is_passed(&options) } else { runner::run(&options).is_passed() };
+    process::exit(i32::from(!is_passed));
 }
 
 fn usage() -> ! {

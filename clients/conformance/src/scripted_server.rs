@@ -227,17 +227,18 @@ impl Shared {
 }
 
 /// Reads complete messages from a stream.
-struct Messages {
+pub(crate) struct Messages {
     stream: TcpStream,
     unread: Vec<u8>,
 }
 
 impl Messages {
-    const fn new(stream: TcpStream) -> Self {
+    pub(crate) const fn new(stream: TcpStream) -> Self {
         Self { stream, unread: Vec::new() }
     }
 
-    fn next(&mut self) -> io::Result<(Reply, Vec<u8>)> {
+    /// The next message, and its bytes.
+    pub(crate) fn next(&mut self) -> io::Result<(Reply, Vec<u8>)> {
         loop {
             match decode(&self.unread).map_err(|_| ErrorKind::InvalidData)? {
                 Some((message, length)) => return Ok((message, self.unread.drain(..length).collect())),
