@@ -17,14 +17,13 @@ mod worker;
 use std::{env, process};
 
 const USAGE: &str = "\
-usage: conformance [--only PATTERN] [--jobs N] [--long] -- WORKER [ARGUMENT]...
+usage: conformance [--only PATTERN] [--jobs N] -- WORKER [ARGUMENT]...
        conformance [--only PATTERN] --list
        conformance --self-test -- WORKER [ARGUMENT]...";
 
 fn main() {
     let mut arguments = env::args().skip(1).peekable();
-    let mut options =
-        runner::Options { only: Vec::new(), jobs: 12, is_long: false, is_quiet: false, worker: Vec::new() };
+    let mut options = runner::Options { only: Vec::new(), jobs: 12, is_quiet: false, worker: Vec::new() };
     let (mut is_self_test, mut defect) = (false, None);
     while let Some(argument) = arguments.next() {
         match &*argument {
@@ -32,7 +31,6 @@ fn main() {
             "--jobs" => {
                 options.jobs = arguments.next().and_then(|jobs| jobs.parse().ok()).unwrap_or_else(|| usage());
             }
-            "--long" => options.is_long = true,
             "--list" => return runner::list(&options),
             "--self-test" => is_self_test = true,
             "--defect" => defect = Some(arguments.next().unwrap_or_else(|| usage())),

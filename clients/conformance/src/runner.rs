@@ -25,7 +25,6 @@ pub(crate) struct Options {
     /// Play only scenarios whose names contain one of these texts. If the list is empty, play all scenarios.
     pub(crate) only: Vec<String>,
     pub(crate) jobs: usize,
-    pub(crate) is_long: bool,
     /// Print nothing.
     pub(crate) is_quiet: bool,
     /// The words that start a worker.
@@ -84,9 +83,7 @@ fn chosen(options: &Options) -> VecDeque<Scenario> {
     files.sort();
     for file in files {
         let text = fs::read_to_string(&file).expect("a script");
-        let scripts =
-            Script::parse_all(&text).into_iter().filter(|script| options.is_long || !script.is_long);
-        found.extend(scripts.map(|script| Scenario {
+        found.extend(Script::parse_all(&text).into_iter().map(|script| Scenario {
             name: script.name.clone(),
             play: Play::Script(script),
             replays: 0,
@@ -183,7 +180,6 @@ impl Run<'_> {
                 server: self.server,
                 log: Log::new(),
                 latenesses: Arc::clone(&self.latenesses),
-                is_long: self.options.is_long,
                 idle: Arc::clone(&idle),
                 workers: Mutex::default(),
             };

@@ -30,8 +30,6 @@ const COMMANDS: [&str; 12] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) name: String,
-    /// Whether the script is played only with `--long`.
-    pub(crate) is_long: bool,
     settings: Vec<String>,
     steps: Vec<Step>,
 }
@@ -85,14 +83,10 @@ impl Script {
     fn parse(text: &str) -> Self {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let name = lines.next().expect("a name").to_owned();
-        let mut script = Self { name, is_long: false, settings: Vec::new(), steps: Vec::new() };
+        let mut script = Self { name, settings: Vec::new(), steps: Vec::new() };
         let mut group: Option<Vec<Exchange>> = None;
         for line in lines {
             let step = match line {
-                "long" => {
-                    script.is_long = true;
-                    continue;
-                }
                 "{" => {
                     group = Some(Vec::new());
                     continue;

@@ -22,7 +22,6 @@ pub(crate) struct Stage {
     pub(crate) server: u16,
     pub(crate) log: Log,
     pub(crate) latenesses: Arc<Latenesses>,
-    pub(crate) is_long: bool,
     /// Worker processes of earlier scenarios, for reuse.
     pub(crate) idle: Arc<Idle>,
     /// The number of workers that the scenario has started.
@@ -30,11 +29,6 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// The number of rounds: more with `--long`, to find rare faults.
-    pub(crate) fn rounds<N>(&self, short: N, long: N) -> N {
-        if self.is_long { long } else { short }
-    }
-
     /// Starts a worker for the server on `port`.
     #[track_caller]
     pub(crate) fn worker(&self, port: u16) -> Worker {

@@ -31,7 +31,7 @@ fn a_lock_excludes_while_connections_are_cut_at_random(stage: &Stage) {
         12..14 => Fate::CutAfter(Duration::from_millis(5)),
         _ => Fate::Carried,
     });
-    Turns { rounds: stage.rounds(60, 1_000), ..ONE }.play(stage, &mut workers, |_| {});
+    Turns { rounds: 60, ..ONE }.play(stage, &mut workers, |_| {});
     gate.plan("forward all", |_| Fate::Carried);
     let mut client = server.client();
     eventually("the lock is free", || client.info("k").is_none());
@@ -40,7 +40,7 @@ fn a_lock_excludes_while_connections_are_cut_at_random(stage: &Stage) {
 fn a_lock_excludes_over_crashes_of_a_server_with_an_aof(stage: &Stage) {
     let mut server = Setup::new().config("appendonly yes").config("appendfsync always").start();
     let mut workers = [stage.worker(server.port()), stage.worker(server.port())];
-    Turns { rounds: stage.rounds(20, 200), ..ONE }.play(stage, &mut workers, |number| {
+    Turns { rounds: 20, ..ONE }.play(stage, &mut workers, |number| {
         if number % 7 == 3 {
             stage.note("the server is killed and started again");
             server.kill_and_start_again();
@@ -55,7 +55,7 @@ fn a_lock_excludes_while_the_server_stops_and_goes_on(stage: &Stage) {
     let settings = ["response-limit=100"];
     let mut workers =
         [stage.worker_with(server.port(), &settings), stage.worker_with(server.port(), &settings)];
-    Turns { rounds: stage.rounds(12, 100), ..ONE }.play(stage, &mut workers, |number| {
+    Turns { rounds: 12, ..ONE }.play(stage, &mut workers, |number| {
         if number % 4 == 1 {
             stage.note("the server is stopped for 300 ms");
             server.freeze();
@@ -76,7 +76,7 @@ fn several_keys_in_any_order_cause_no_deadlock(stage: &Stage) {
         options: "wait=15000 lease=10000",
         limit: 1,
         actors: 2,
-        rounds: stage.rounds(24, 400),
+        rounds: 24,
     };
     // Any two of these lists have a key in common, so only one actor at a time can hold its keys.
     turns.play(stage, &mut workers, |_| {});
@@ -87,13 +87,8 @@ fn several_keys_in_any_order_cause_no_deadlock(stage: &Stage) {
 fn the_weights_of_a_semaphore_stay_within_its_limit(stage: &Stage) {
     let server = Server::start();
     let mut workers = [stage.worker(server.port()), stage.worker(server.port())];
-    let turns = Turns {
-        keys: &["k"],
-        options: "wait=15000 lease=10000 slots=5",
-        limit: 5,
-        actors: 4,
-        rounds: stage.rounds(40, 600),
-    };
+    let turns =
+        Turns { keys: &["k"], options: "wait=15000 lease=10000 slots=5", limit: 5, actors: 4, rounds: 40 };
     let mut client = server.client();
     turns.play(stage, &mut workers, |_| {
         let weight = client.info("k").map_or(0, |info| info.weight);
