@@ -5,10 +5,9 @@
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Change, Db, Decided, Decision, End, Fencing, FencingToken, Grant, Holder,
-    HoldsLeft, Instant, Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine,
-    QuarantineMemory, QueueLimits, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource,
-    WaitRequest, WallTime,
+    AcquireRequest, Acquired, Db, Decided, Decision, Fencing, FencingToken, Grant, HoldsLeft, Instant,
+    Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory,
+    QueueLimits, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
 };
 
 const DB: Db = Db(0);
@@ -94,7 +93,6 @@ pub struct Rules {
     /// Whether owners name their limit and weight when they renew.
     pub names_modes: bool,
     pub tokens: Tokens,
-    pub claims: Claims,
     pub guards: Guards,
 }
 
@@ -105,16 +103,6 @@ pub enum Tokens {
     FromTheClock,
     /// From a counter that begins at 1 after each restart.
     FromOne,
-}
-
-/// What happens to the other tenures when a tenure is claimed in quarantine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claims {
-    /// The server keeps a set of tenures that fit beside the claim and beside each other. The server chooses confirmed
-    /// tenures first, as in core.
-    FitTogether,
-    /// The server compares the claim with each tenure alone, and not with the sum of all weights.
-    FitInPairs,
 }
 
 /// How a server checks a guarded write.
@@ -282,10 +270,7 @@ impl Node {
             slots: rules.names_modes.then_some(mode.slots),
             weight: rules.names_modes.then_some(mode.weight),
         };
-        self.decide(tick, rules, None, |decision| match rules.claims {
-            Claims::FitTogether => decision.renew(&request),
-            Claims::FitInPairs => renew_in_pairs(decision, &request, mode),
-        })
+        self.decide(tick, rules, None, |decision| decision.renew(&request))
     }
 
     /// LOCK.RELEASE of one hold, with TOKEN.
@@ -403,28 +388,6 @@ fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest 
     let holds = rules.names_holds.then_some(holds);
     let Mode { slots, weight } = mode;
     AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots, weight: Some(weight) }
-}
-
-/// LOCK.RENEW by a wrong rule: in quarantine the decision does not see tenures that each fit beside the claim alone. So
-/// the decision does not notice that the sum of all weights exceeds the limit.
-fn renew_in_pairs(
-    decision: &mut Decision<'_, usize>,
-    request: &RenewRequest,
-    mode: Mode,
-) -> Result<FencingToken, Refusal> {
-    let in_quarantine = decision.quarantine_memory.is_some();
-    let is_hidden = |other: &Holder<&Owner>| {
-        in_quarantine && *other.owner != request.owner && fit([other.mode, mode].into_iter())
-    };
-    let hidden: Vec<Holder> = decision.lock.holders().filter(is_hidden).map(Holder::cloned).collect();
-    for holder in &hidden {
-        decision.lock.apply(Change::End(holder.token, End::Released), decision.now);
-    }
-    let answer = decision.renew(request);
-    for holder in hidden {
-        decision.lock.apply(Change::Put(holder), decision.now);
-    }
-    answer
 }
 
 fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {

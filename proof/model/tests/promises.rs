@@ -2,8 +2,8 @@
 
 use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{
-    Action, Budget, Claims, EXCLUSION, GUARDED, Guards, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK,
-    TOKENS, TokenPromise, Tokens, World,
+    Action, Budget, EXCLUSION, GUARDED, Guards, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK, TOKENS,
+    TokenPromise, Tokens, World,
 };
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -47,7 +47,6 @@ fn world(modes: &'static [Mode], budget: Budget) -> World {
             names_holds: true,
             names_modes: true,
             tokens: Tokens::FromTheClock,
-            claims: Claims::FitTogether,
             guards: Guards::OneStep,
         },
         most_holds: 1,
@@ -419,14 +418,4 @@ fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
     let path = breaks(with_rules(|rules| rules.guards = Guards::TwoSteps, calm), GUARDED);
     let writes = path.iter().filter(|action| matches!(action, Action::Write(..))).count();
     assert_eq!(writes, 2, "{path:?}");
-}
-
-#[test]
-fn a_claim_that_is_compared_with_each_holder_alone_breaks_the_limit() {
-    // A light owner has renewed. Then the heavy owner claims its tenure. The file still has the tenure of the other
-    // light owner, although that tenure has ended. The three tenures do not fit together, so one tenure must end. The
-    // wrong rule does not notice this. Then the lock ends the oldest tenure, which is the renewed tenure. After the
-    // quarantine, the server grants the lock although the owner of the renewed tenure relies on it.
-    let world = World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) };
-    breaks(with_rules(|rules| rules.claims = Claims::FitInPairs, world), EXCLUSION);
 }
