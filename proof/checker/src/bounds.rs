@@ -39,7 +39,6 @@ impl Default for Bounds {
                 handoffs: 1,
                 lease_ends: 1,
                 faults: 1,
-                refused_writes: 1,
                 shared: 1,
                 kept: 1,
                 stale_writes: 1,
@@ -56,8 +55,6 @@ pub struct Activity {
     /// The number of tenures that ended without a release.
     pub lease_ends: usize,
     pub faults: usize,
-    /// The number of stale writes that the store refused.
-    pub refused_writes: usize,
     /// The number of tenures that were held at the same time as another tenure of their lock.
     pub shared: usize,
     /// The number of waits that got the lock at a kept place of their owner.

@@ -35,11 +35,8 @@ pub struct Workload {
 pub enum Action {
     /// A call for the client's key and owner.
     Call(Operation),
-    /// A write with this token to the fenced store, which is not the lock server. The client's next actions are writes
-    /// to the data beside the lock, on the lock server.
-    Write(Token),
-    /// The client sleeps for this time, until the lease is over. Then the client writes, as for `Write`.
-    Pause(Nanos, Token),
+    /// The client sleeps for this time, until the lease is over. Its next actions are writes to the data beside the lock.
+    Pause(Nanos),
     /// The client keeps the lock for a while.
     Rest(Nanos),
 }
@@ -125,8 +122,9 @@ impl Client {
             // Only an owner that holds the lock alone may write. Owners that may share the lock keep it for a moment
             // instead.
             25..50 if self.mode.is_alone() => {
-                self.writes = writes(token);
-                Action::Write(token)
+                let [plain, guarded] = [false, true].map(|guarded| Operation::Write { token, guarded });
+                self.writes.push(plain);
+                Action::Call(guarded)
             }
             25..50 => Action::Rest(random.between(0, workload.lease.start / 4)),
             50 => {
@@ -135,8 +133,8 @@ impl Client {
                 Action::Call(self.renew(token, workload, random))
             }
             51..59 if self.lease < workload.lease.end && self.mode.is_alone() => {
-                self.writes = writes(token);
-                Action::Pause(self.lease + self.lease / 2, token)
+                self.writes.extend([false, true].map(|guarded| Operation::Write { token, guarded }));
+                Action::Pause(self.lease + self.lease / 2)
             }
             59..64 if self.mode.slots != 0 => {
                 self.choose_lease(workload, random);
@@ -293,11 +291,6 @@ impl Client {
         self.owner = format!("client-{}:{}", self.number, self.owners);
         self.unsure = false;
     }
-}
-
-/// Writes to the guarded and to the plain data beside a lock, in reverse order.
-fn writes(token: Token) -> Vec<Operation> {
-    [false, true].map(|guarded| Operation::Write { token, guarded }).into()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The record of a run: calls, writes to the fenced store, the data beside the locks, and faults.
+//! The record of a run: calls, the data beside the locks, and faults.
 //!
 //! All times are nanoseconds on one monotonic clock. A file has one line of JSON for each [`Line`]. Keys and owners
 //! are text, because the workload uses no other bytes.
@@ -19,8 +19,6 @@ pub type Token = u64;
 pub enum Line {
     /// A call to the lock server.
     Call(Call),
-    /// A write to the fenced store.
-    Write(Write),
     /// The data beside a lock, read at the end of the run.
     Data(Data),
     /// A fault in a server or a client.
@@ -155,27 +153,6 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A write to the fenced store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Write {
-    pub client: u32,
-    /// The lock that protects the data.
-    pub key: String,
-    pub owner: String,
-    pub token: Token,
-    pub start: Nanos,
-    pub end: Nanos,
-    pub outcome: WriteOutcome,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WriteOutcome {
-    Accepted,
-    /// The store refused the write, because it had seen a larger token.
-    Refused,
-}
-
 /// The data beside a lock: the written tokens, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
@@ -286,21 +263,19 @@ impl fmt::Display for Outcome {
 }
 
 impl Line {
-    /// The start of the call, write, reading of data, or fault.
+    /// The start of the call, reading of data, or fault.
     pub const fn start(&self) -> Nanos {
         match self {
             Self::Call(call) => call.start,
-            Self::Write(write) => write.start,
             Self::Data(data) => data.start,
             Self::Fault(fault) => fault.start,
         }
     }
 
-    /// The end of the call, write, reading of data, or fault; `None` for a call without an end.
+    /// The end of the call, reading of data, or fault; `None` for a call without an end.
     pub const fn end(&self) -> Option<Nanos> {
         match self {
             Self::Call(call) => call.end,
-            Self::Write(write) => Some(write.end),
             Self::Data(data) => Some(data.end),
             Self::Fault(fault) => Some(fault.end),
         }
@@ -398,11 +373,6 @@ impl History {
     /// The calls, each with the index of its line.
     pub fn calls(&self) -> impl Iterator<Item = (usize, &Call)> {
         self.pick(|line| if let Line::Call(call) = line { Some(call) } else { None })
-    }
-
-    /// The writes to the store, each with the index of its line.
-    pub fn writes(&self) -> impl Iterator<Item = (usize, &Write)> {
-        self.pick(|line| if let Line::Write(write) = line { Some(write) } else { None })
     }
 
     /// The data beside the locks, each with the index of its line.

@@ -1,6 +1,6 @@
 //! Reports of violations as text.
 
-use crate::history::{Call, Data, Fault, History, Line, Nanos, Write, WriteOutcome};
+use crate::history::{Call, Data, Fault, History, Line, Nanos};
 use crate::violation::Violation;
 
 /// A duration in milliseconds.
@@ -37,13 +37,6 @@ fn row(history: &History, at: usize, begin: Nanos) -> String {
             let asked = operation.command(key, owner);
             let enqueued = enqueued.map(|enqueued| format!(" (in the queue at {})", since(enqueued)));
             format!("{asked}{} -> {outcome}", enqueued.unwrap_or_default())
-        }
-        Line::Write(Write { key, owner, token, outcome, .. }) => {
-            let outcome = match outcome {
-                WriteOutcome::Accepted => "accepted",
-                WriteOutcome::Refused => "refused",
-            };
-            format!("{owner} writes to the store of {key} with token {token} -> {outcome}")
         }
         Line::Data(Data { key, guarded, tokens, .. }) => {
             let whose = if *guarded { "guarded" } else { "plain" };

@@ -18,8 +18,6 @@ pub enum Check {
     Promptness,
     /// Every call has a reply.
     Answers,
-    /// The fenced store accepts no stale write.
-    Store,
     /// LOCK.GUARD runs the writes of holders, and no other writes.
     Guard,
     /// The run has enough activity to prove something.

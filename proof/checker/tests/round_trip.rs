@@ -43,7 +43,7 @@ fn many_threads_share_a_recorder() {
     for client in 0..8 {
         let own = history.lines.iter().filter_map(|line| match line {
             Line::Call(call) if call.client == client => Some(call),
-            Line::Call(_) | Line::Write(_) | Line::Data(_) | Line::Fault(_) => None,
+            Line::Call(_) | Line::Data(_) | Line::Fault(_) => None,
         });
         let own: Vec<_> = own.collect();
         assert!(

@@ -10,8 +10,7 @@ use lockward_checker::checker::{
     Writes, check, count_writes, the_guard_is_right, the_guard_is_right_between_faults,
 };
 use lockward_checker::history::{
-    Call, Data, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait, Write,
-    WriteOutcome,
+    Call, Data, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait,
 };
 use lockward_checker::violation::Check;
 
@@ -305,14 +304,6 @@ fn a_call_has_no_reply_in_time() {
 }
 
 #[test]
-fn the_store_accepts_a_stale_write() {
-    let stale = "0..1 A writes 6 -> accepted\n 2..3 B writes 5 -> accepted";
-    violation(stale, Check::Store, &[0, 1]);
-    clean(&stale.replace("5 -> accepted", "5 -> refused"));
-    clean(&stale.replace("2..3", "1..3"));
-}
-
-#[test]
 fn the_guard_runs_a_stale_write() {
     let stale = "0..1 A acquires -> token 5 holds 1
                  150..151 B acquires -> token 6 holds 1
@@ -433,11 +424,6 @@ fn line(text: &str) -> Line {
         ["data", kind, ref tokens @ ..] => {
             let tokens = tokens.iter().map(|token| number(token)).collect();
             Line::Data(Data { key, guarded: kind == "guarded", tokens, start, end: end.expect("an end") })
-        }
-        [_, "writes", token] => {
-            let outcome = if came == ["accepted"] { WriteOutcome::Accepted } else { WriteOutcome::Refused };
-            let (token, end) = (number(token), end.expect("an end"));
-            Line::Write(Write { client: 0, key, owner, token, start, end, outcome })
         }
         _ => {
             let [enqueued, still_waiting] = ["seen", "still"].map(|word| Some(option(&asked, word)? * MS));

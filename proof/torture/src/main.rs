@@ -3,8 +3,8 @@
 //!
 //! A [`run`](mod@run) happens in a [`world`]: servers, their faults, and the promises that hold in spite of these
 //! faults. The clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole
-//! process. Each client is a [`workload_client`]. A client sends its calls through a [`recording_client`], and writes
-//! to a [`store`] that checks fencing tokens. [`queue_order`] tests the order of waiters.
+//! process. Each client is a [`workload_client`]. A client sends its calls through a [`recording_client`].
+//! [`queue_order`] tests the order of waiters.
 //!
 //! [`client_run`] runs a world with clients that use `lockward-client` ([`rust_client`]).
 //!
@@ -16,7 +16,6 @@ mod recording_client;
 mod restore;
 mod run;
 mod rust_client;
-mod store;
 mod worker;
 mod worker_process;
 mod workload_client;

@@ -7,7 +7,7 @@ use lockward_checker::checker::{Writes, count_writes, measure_activity, tenures_
 use lockward_checker::history::{Data, History, Line, data_key};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_checker::violation::Violation;
-use lockward_tests::{Client, Random, Reply, Server, Setup};
+use lockward_tests::{Client, Random, Reply};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -66,8 +66,7 @@ impl Plan {
         let (world, seconds) = (world.name(), length.as_secs());
         let calls = history.calls().count();
         let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Activity { grants, handoffs, lease_ends, refused_writes, shared, kept, .. } =
-            measure_activity(history, bounds);
+        let Activity { grants, handoffs, lease_ends, shared, kept, .. } = measure_activity(history, bounds);
         let [guarded, plain] = [true, false].map(|guarded| {
             let Writes { all, stale } = count_writes(history, bounds, guarded);
             format!("{stale} stale of {all}")
@@ -79,8 +78,7 @@ impl Plan {
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         let mut report = format!(
             "{world} · {server} · {seconds} s · seed {seed}
-  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease ends, \
-             {refused_writes} stale writes refused
+  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease ends
   {shared} tenures held together with another, {kept} grants at a kept place
   writes beside the lock: guarded {guarded}; plain {plain}
   faults: {}
@@ -110,10 +108,9 @@ impl Plan {
     ) -> (Box<dyn World>, History) {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::from_seed(self.seed);
-        let store = Setup::without_module().start();
         let faults = self.dir.join("faults.json");
         let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), &store, url);
+        let workers = self.start_workers(world.port(), url);
         let mut nemesis =
             Nemesis { random: Random::from_seed(random.number()), recorder: &recorder, workers };
         let start = Instant::now();
@@ -146,7 +143,7 @@ impl Plan {
         })
     }
 
-    fn start_workers(&self, port: u16, store: &Server, url: Option<String>) -> Vec<Worker> {
+    fn start_workers(&self, port: u16, url: Option<String>) -> Vec<Worker> {
         let each = CLIENTS / WORKERS;
         (0..WORKERS)
             .map(|number| {
@@ -155,7 +152,6 @@ impl Plan {
                     seed: self.seed,
                     first: number * each,
                     clients: each,
-                    store: store.port(),
                     port,
                     url: url.clone(),
                     file: self.dir.join(format!("clients-{number}.json")),

@@ -2,7 +2,6 @@
 
 use crate::queue_order;
 use crate::rust_client;
-use crate::store::Store;
 use crate::worker_process::WorkerArgs;
 use crate::workload_client::WorkloadClient;
 use lockward_checker::client::Workload;
@@ -32,8 +31,7 @@ pub(crate) fn run(args: &WorkerArgs) {
             scope.spawn(move || {
                 let own_lock = Workload { keys: vec![format!("own-{number}")], ..workload.clone() };
                 let workload = if number.is_multiple_of(8) { &own_lock } else { workload };
-                let store = Store::connect(recorder, args.store);
-                let mut client = WorkloadClient::new(number, workload, random, recorder, primary, store);
+                let mut client = WorkloadClient::new(number, workload, random, recorder, primary);
                 while !over.load(Ordering::Relaxed) {
                     client.act();
                 }

@@ -24,8 +24,6 @@ pub(crate) struct WorkerArgs {
     /// The number of the first client.
     pub(crate) first: u32,
     pub(crate) clients: u32,
-    /// The port of the store.
-    pub(crate) store: u16,
     /// The port of the primary at the start.
     pub(crate) port: u16,
     /// The URL of the servers, for clients that use `lockward-client`.

@@ -2,7 +2,6 @@
 //! its lease.
 
 use crate::recording_client::RecordingClient;
-use crate::store::Store;
 use lockward_checker::client::{Action, Client, Workload};
 use lockward_checker::history::{Operation, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
@@ -24,7 +23,6 @@ pub(crate) struct WorkloadClient<'r> {
     /// The port of the primary.
     primary: &'r AtomicU16,
     caller: Option<RecordingClient<'r>>,
-    store: Store<'r>,
 }
 
 impl<'r> WorkloadClient<'r> {
@@ -34,9 +32,8 @@ impl<'r> WorkloadClient<'r> {
         random: Random,
         recorder: &'r Recorder,
         primary: &'r AtomicU16,
-        store: Store<'r>,
     ) -> Self {
-        Self { client: Client::new(number), workload, random, recorder, primary, caller: None, store }
+        Self { client: Client::new(number), workload, random, recorder, primary, caller: None }
     }
 
     pub(crate) fn act(&mut self) {
@@ -45,16 +42,11 @@ impl<'r> WorkloadClient<'r> {
         };
         match self.client.next(now(), self.workload, &mut self.random) {
             Action::Call(operation) => self.call(caller, operation),
-            Action::Write(token) => {
-                self.caller = Some(caller);
-                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
-            }
-            Action::Pause(length, token) => {
+            Action::Pause(length) => {
                 self.caller = Some(caller);
                 let start = now();
                 thread::sleep(Duration::from_nanos(length));
                 self.recorder.fault("sleep", Some(self.client.number), start);
-                self.store.write(self.client.number, &self.client.key, &self.client.owner, token);
             }
             Action::Rest(length) => {
                 self.caller = Some(caller);

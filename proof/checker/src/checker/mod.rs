@@ -9,7 +9,6 @@ mod index;
 mod overlap;
 mod promptness;
 mod queue;
-mod store;
 mod tokens;
 mod vacuity;
 
@@ -21,16 +20,15 @@ pub use guard::{
 pub use overlap::tenures_never_overlap;
 pub use promptness::a_freed_lock_reaches_a_waiter;
 pub use queue::queue_order_is_grant_order;
-pub use store::the_store_accepted_no_stale_write;
-pub use tokens::{each_token_has_one_owner, tokens_grow_and_have_one_owner};
+pub use tokens::tokens_grow_and_have_one_owner;
 pub use vacuity::{enough_happened, measure_activity};
 
 use crate::bounds::Bounds;
 use crate::history::History;
 use crate::violation::Violation;
 
-/// Runs the checks for servers that forget nothing. [`each_token_has_one_owner`] and
-/// [`the_guard_is_right_between_faults`] are not among them, because they are weaker forms of two of these checks.
+/// Runs the checks for servers that forget nothing. [`the_guard_is_right_between_faults`] is not among them, because it is
+/// a weaker form of one of these checks.
 pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
     [
         tenures_never_overlap,
@@ -39,7 +37,6 @@ pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
         queue_order_is_grant_order,
         a_freed_lock_reaches_a_waiter,
         every_call_is_answered,
-        the_store_accepted_no_stale_write,
         the_guard_is_right,
         guarded_data_is_in_order,
         enough_happened,

@@ -6,7 +6,6 @@ use crate::report::ms;
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 /// Claim, for each lock and each instant: the sum of the weights of the tenures that are certainly held is at most the
 /// limit of each of these tenures. For exclusive locks this means that no two tenures overlap.
@@ -22,97 +21,55 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
     let tenures = tenures(history, bounds);
     let mut violations = Vec::new();
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
-        let mut present = Present::default();
-        for (now, what, at) in events(of_key) {
-            match what {
-                Event::Over => present.remove(of_key, at, now),
-                Event::Limit(limit) => present.change_limit(of_key, at, limit, now),
-                Event::Held => {
-                    present.add(of_key, at, now);
-                    if let Some(together) = present.too_many(of_key, at) {
-                        violations.push(violation(history, of_key, &together, now));
-                    }
-                }
+        let mut held: Vec<_> = of_key.iter().filter_map(|tenure| Some((tenure.held?.from, tenure))).collect();
+        held.sort_by_key(|(from, _)| *from);
+        // The tenures that are held when the next tenure begins. Limits only grow, so the sum of the weights can exceed a
+        // limit only at the beginning of a tenure.
+        let mut present: Vec<&Tenure<'_>> = Vec::new();
+        for (now, tenure) in held {
+            present.retain(|other| end(other) > now);
+            present.push(tenure);
+            if let Some(together) = too_many(&present, now) {
+                violations.push(violation(history, &together, now));
             }
         }
     }
     violations
 }
 
-/// An event of a definite-hold interval. The variants are in the order in which the check handles events of the same
-/// time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    Over,
-    /// From now on, the limit of the tenure may be this number.
-    Limit(u64),
-    Held,
+/// The end of the definite-hold interval.
+fn end(tenure: &Tenure<'_>) -> Nanos {
+    tenure.held.map_or(0, |held| held.to)
 }
 
-/// The events of the tenures of a key in order of time, each with the index of its tenure.
-fn events(of_key: &[Tenure<'_>]) -> Vec<(Nanos, Event, usize)> {
-    let mut events = Vec::new();
-    for (at, tenure) in of_key.iter().enumerate() {
-        let Some(held) = tenure.held else { continue };
-        events.extend([(held.from, Event::Held, at), (held.to, Event::Over, at)]);
-        let limits = tenure.limits().filter(|(start, _)| held.from < *start && *start < held.to);
-        events.extend(limits.map(|(start, limit)| (start, Event::Limit(limit), at)));
+/// A small set of tenures whose weights exceed the smallest limit: the last tenure of `present`, the tenure with the
+/// smallest limit, and the heaviest other tenures. `None` if all tenures fit.
+fn too_many<'t, 'h>(present: &[&'t Tenure<'h>], now: Nanos) -> Option<Vec<&'t Tenure<'h>>> {
+    let weight = |tenures: &[&Tenure<'_>]| tenures.iter().map(|tenure| tenure.modes.weight).sum::<u64>();
+    let by_limit = |tenure: &&&Tenure<'_>| (tenure.limit_at(now), Reverse(end(tenure)));
+    let (&smallest, &new) = (present.iter().min_by_key(by_limit)?, present.last()?);
+    let limit = smallest.limit_at(now);
+    if weight(present) <= limit {
+        return None;
     }
-    events.sort_unstable();
-    events
-}
-
-/// The tenures of a key that are certainly held.
-#[derive(Debug, Default)]
-struct Present {
-    /// The tenures in the order of their limits. Among tenures with the same limit, the tenure with the latest end
-    /// comes first.
-    by_limit: BTreeSet<(u64, Reverse<Nanos>, usize)>,
-    weight: u64,
-}
-
-impl Present {
-    fn add(&mut self, of_key: &[Tenure<'_>], at: usize, now: Nanos) {
-        self.by_limit.insert(entry(of_key, at, of_key[at].limit_at(now)));
-        self.weight += of_key[at].modes.weight;
-    }
-
-    fn remove(&mut self, of_key: &[Tenure<'_>], at: usize, now: Nanos) {
-        let before = entry(of_key, at, of_key[at].limit_at(now.saturating_sub(1)));
-        if self.by_limit.remove(&before) {
-            self.weight -= of_key[at].modes.weight;
+    let mut together = vec![smallest];
+    let mut others: Vec<_> =
+        present.iter().filter(|tenure| tenure.token != smallest.token).copied().collect();
+    others.sort_by_key(|tenure| {
+        (tenure.token != new.token, Reverse(tenure.modes.weight), Reverse(end(tenure)))
+    });
+    // The new tenure is the first of the others, unless its limit is the smallest.
+    for tenure in others {
+        if weight(&together) > limit {
+            break;
         }
+        together.push(tenure);
     }
-
-    fn change_limit(&mut self, of_key: &[Tenure<'_>], at: usize, limit: u64, now: Nanos) {
-        self.by_limit.remove(&entry(of_key, at, of_key[at].limit_at(now.saturating_sub(1))));
-        self.by_limit.insert(entry(of_key, at, limit));
-    }
-
-    /// A small set of tenures whose weights exceed the smallest limit: the new tenure, the tenure with the smallest
-    /// limit, and the heaviest other tenures. `None` if all tenures fit.
-    fn too_many(&self, of_key: &[Tenure<'_>], new: usize) -> Option<Vec<usize>> {
-        let &(limit, _, smallest) = self.by_limit.first().filter(|(limit, ..)| self.weight > *limit)?;
-        let mut together = vec![smallest];
-        if new != smallest {
-            together.push(new);
-        }
-        let mut others: Vec<_> = self.by_limit.iter().filter(|(.., at)| !together.contains(at)).collect();
-        others.sort_by_key(|(_, to, at)| (Reverse(of_key[*at].modes.weight), *to));
-        let mut others = others.into_iter();
-        while together.iter().map(|&at| of_key[at].modes.weight).sum::<u64>() <= limit {
-            together.push(others.next()?.2);
-        }
-        Some(together)
-    }
+    Some(together)
 }
 
-fn entry(of_key: &[Tenure<'_>], at: usize, limit: u64) -> (u64, Reverse<Nanos>, usize) {
-    (limit, Reverse(of_key[at].held.map_or(0, |held| held.to)), at)
-}
-
-fn violation(history: &History, of_key: &[Tenure<'_>], together: &[usize], now: Nanos) -> Violation {
-    let shown = || together.iter().map(|&at| &of_key[at]);
+fn violation(history: &History, together: &[&Tenure<'_>], now: Nanos) -> Violation {
+    let shown = || together.iter();
     let lines = shown().flat_map(|tenure| [Some(tenure.line), tenure.held.map(|held| held.by)]).flatten();
     let new = shown().max_by_key(|tenure| tenure.held.map(|held| held.from));
     let new = new.expect("one of them is new");

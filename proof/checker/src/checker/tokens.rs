@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// Claim (3) does not hold if a failover may lose a release.
 pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec<Violation> {
-    let mut violations = each_token_has_one_owner(history, bounds);
+    let mut violations = each_token_has_one_owner(history);
     let all = tenures(history, bounds);
     let answered = history
         .calls()
@@ -40,8 +40,8 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     violations
 }
 
-/// Checks only claim (1), which holds even if two servers grant the same lock.
-pub fn each_token_has_one_owner(history: &History, _: &Bounds) -> Vec<Violation> {
+/// Checks claim (1).
+fn each_token_has_one_owner(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut owners = HashMap::<(&str, Token), IndexedCall<'_>>::new();
     for (line, call) in history.calls() {

@@ -3,12 +3,12 @@
 use super::guard::count_writes;
 use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::{Activity, Bounds};
-use crate::history::{History, Outcome, WriteOutcome};
+use crate::history::{History, Outcome};
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 
-/// Claim: the run has at least the required numbers of grants, hand-offs, lease ends, faults, refused writes, shared
-/// tenures, kept places, and stale writes without LOCK.GUARD.
+/// Claim: the run has at least the required numbers of grants, hand-offs, lease ends, faults, shared tenures, kept
+/// places, and stale writes without LOCK.GUARD.
 ///
 /// A run without activity breaks no promise, but proves nothing. The check counts only events that certainly
 /// happened.
@@ -19,7 +19,6 @@ pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
         ("hand-offs", activity.handoffs, least.handoffs),
         ("lease ends", activity.lease_ends, least.lease_ends),
         ("faults", activity.faults, least.faults),
-        ("refused writes", activity.refused_writes, least.refused_writes),
         ("tenures beside another one", activity.shared, least.shared),
         ("grants from a kept place", activity.kept, least.kept),
         ("stale writes to plain data", activity.stale_writes, least.stale_writes),
@@ -37,7 +36,6 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
     let mut activity = Activity {
         grants: history.calls().filter(|(_, call)| call.granted().is_some()).count(),
         faults: history.faults().count(),
-        refused_writes: history.writes().filter(|(_, write)| write.outcome == WriteOutcome::Refused).count(),
         ..Activity::default()
     };
     let tenures = tenures(history, bounds);

@@ -2,7 +2,7 @@
 
 use crate::{MS, bounds};
 use lockward_checker::history::{
-    Call, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait, Write, WriteOutcome,
+    Call, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Token, Wait,
 };
 use lockward_checker::tenure::{Tenure, tenures};
 use lockward_checker::violation::Check;
@@ -33,8 +33,6 @@ pub(crate) enum Corruption {
     LateGrant,
     /// A call has no reply.
     Unanswered,
-    /// The store accepts a stale write.
-    StaleWrite,
     /// The guard runs the write of an owner whose tenure is over.
     GuardLetsThrough,
     /// The guard refuses the write of a holder.
@@ -44,7 +42,7 @@ pub(crate) enum Corruption {
 }
 
 /// All corruptions, each with the check that must find it.
-pub(crate) const ALL: [(Corruption, Check); 15] = [
+pub(crate) const ALL: [(Corruption, Check); 14] = [
     (Corruption::Overlap, Check::Overlap),
     (Corruption::TooHeavy, Check::Overlap),
     (Corruption::TokenRepeated, Check::Tokens),
@@ -56,7 +54,6 @@ pub(crate) const ALL: [(Corruption, Check); 15] = [
     (Corruption::PlaceForgotten, Check::Queue),
     (Corruption::LateGrant, Check::Promptness),
     (Corruption::Unanswered, Check::Answers),
-    (Corruption::StaleWrite, Check::Store),
     (Corruption::GuardLetsThrough, Check::Guard),
     (Corruption::HolderFenced, Check::Guard),
     (Corruption::DataDisordered, Check::Guard),
@@ -118,7 +115,6 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
             let call = call_at(&mut broken, *random.pick(&places)?)?;
             (call.end, call.outcome) = (None, Outcome::Unknown);
         }
-        Corruption::StaleWrite => accept_stale_write(&mut broken, history, &tenures, random)?,
         Corruption::GuardLetsThrough => {
             let places = guarded_writes(history, &tenures, |tenure, write| {
                 let fenced = write.outcome == Outcome::Error("FENCED".to_owned());
@@ -224,28 +220,6 @@ fn forget_place(
     Some(())
 }
 
-/// The store accepts a write with the token of an earlier tenure, after the write of a later tenure.
-fn accept_stale_write(
-    broken: &mut History,
-    history: &History,
-    tenures: &[Tenure<'_>],
-    random: &mut Random,
-) -> Option<()> {
-    let places: Vec<_> = history
-        .writes()
-        .filter(|(_, write)| write.outcome == WriteOutcome::Accepted)
-        .filter_map(|(_, write)| {
-            let stale = |tenure: &&Tenure<'_>| tenure.key == write.key && tenure.token < write.token;
-            Some((write, tenures.iter().rfind(stale)?))
-        })
-        .collect();
-    let &(write, tenure) = random.pick(&places)?;
-    let (owner, token) = (tenure.owner.to_owned(), tenure.token);
-    let (start, end) = (write.end + 1, write.end + MS);
-    broken.lines.push(Line::Write(Write { owner, token, start, end, ..write.clone() }));
-    Some(())
-}
-
 /// How much later the client reads the reply of [`Corruption::LateGrant`].
 const LATE: Nanos = 20 * MS;
 
@@ -327,7 +301,6 @@ fn replace_token(history: &mut History, tenure: &Tenure<'_>, by: Token) {
             *token = by;
         }
     };
-    // Writes to the store keep their token, because the store might have refused the new token.
     for line in &mut history.lines {
         let Line::Call(call) = line else { continue };
         if call.key != tenure.key {

@@ -77,7 +77,7 @@ fn a_run_with_too_little_activity_is_a_violation() {
     let [violation] = check(&history, &more).try_into().expect("one violation");
     assert_eq!(violation.check, Check::Vacuity);
     let nothing = check(&History::default(), &Bounds::default());
-    assert_eq!(nothing.len(), 8, "{nothing:?}");
+    assert_eq!(nothing.len(), 7, "{nothing:?}");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! This server does not use the module's core, because it would then have the same faults as the module.
 
 use crate::MS;
-use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token, WriteOutcome};
+use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token};
 use lockward_tests::Random;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The number of a call, and its outcome.
 pub(crate) type Reply = (usize, Outcome);
@@ -56,8 +56,6 @@ pub(crate) struct Server {
     locks: BTreeMap<String, Lock>,
     token: Token,
     random: Random,
-    /// The largest token that the fenced store has seen, by key.
-    store: HashMap<String, Token>,
 }
 
 impl Lock {
@@ -111,7 +109,7 @@ impl Lock {
 
 impl Server {
     pub(crate) fn new(random: Random) -> Self {
-        Self { locks: BTreeMap::new(), token: 1_000, random, store: HashMap::new() }
+        Self { locks: BTreeMap::new(), token: 1_000, random }
     }
 
     /// Handles a call. Returns the reply to the call, and the replies to the waits that the call ends.
@@ -250,16 +248,6 @@ impl Server {
         self.locks.iter().flat_map(|(key, lock)| {
             [false, true].map(|guarded| (key.as_str(), guarded, lock.data[usize::from(guarded)].as_slice()))
         })
-    }
-
-    /// A write to the fenced store.
-    pub(crate) fn write(&mut self, key: &str, token: Token) -> WriteOutcome {
-        let seen = self.store.entry(key.to_owned()).or_default();
-        if token < *seen {
-            return WriteOutcome::Refused;
-        }
-        *seen = token;
-        WriteOutcome::Accepted
     }
 }
 

@@ -3,9 +3,7 @@
 use crate::MS;
 use crate::server::{Reply, Server};
 use lockward_checker::client::{Action, Client, Workload};
-use lockward_checker::history::{
-    Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome, Token, Write,
-};
+use lockward_checker::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome};
 use lockward_tests::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,8 +19,6 @@ const CALLS: usize = 250;
 enum Event {
     /// A client performs its next action.
     Act(usize),
-    /// A client writes to the store.
-    Write(usize, Token),
     /// A call reaches the server.
     Arrive(usize),
     /// A lease or a kept place may end.
@@ -128,7 +124,6 @@ impl World {
         match event {
             Event::Act(client) if self.calls.len() < CALLS => self.act(now, client),
             Event::Act(_) => {}
-            Event::Write(client, token) => self.write(now, client, token),
             Event::Arrive(number) => self.arrive(now, number),
             Event::Due(key) => {
                 let replies = self.server.expire_and_serve(now, &key);
@@ -155,24 +150,15 @@ impl World {
     fn act(&mut self, now: Nanos, client: usize) {
         match self.clients[client].next(now, &self.workload, &mut self.random) {
             Action::Call(operation) => self.call(now, client, operation),
-            Action::Write(token) => self.write(now, client, token),
-            Action::Pause(length, token) => {
+            Action::Pause(length) => {
                 let whose = Some(self.clients[client].number);
                 let end = now + length;
                 let fault = Fault { name: "pause".to_owned(), client: whose, start: now, end };
                 self.rest.push(Line::Fault(fault));
-                self.at(end, Event::Write(client, token));
+                self.at(end, Event::Act(client));
             }
             Action::Rest(length) => self.at(now + length, Event::Act(client)),
         }
-    }
-
-    fn write(&mut self, now: Nanos, client: usize, token: Token) {
-        let end = now + self.latency();
-        let Client { number, ref key, ref owner, .. } = self.clients[client];
-        let (outcome, key, owner) = (self.server.write(key, token), key.clone(), owner.clone());
-        self.rest.push(Line::Write(Write { client: number, key, owner, token, start: now, end, outcome }));
-        self.at(end + 1, Event::Act(client));
     }
 
     fn call(&mut self, now: Nanos, at: usize, operation: Operation) {

@@ -17,8 +17,8 @@ impl WorldName {
         match self {
             Self::Alone | Self::Clocks | Self::Wiped => Box::new(alone::Alone::start(self)),
             Self::Failover => Box::new(failover::Failover::start()),
-            Self::CutOff | Self::Lossy | Self::Frozen => Box::new(cut_off::CutOff::start(self)),
-            Self::Sentinels | Self::Sleeping => Box::new(sentinels::Watched::start(self)),
+            Self::CutOff | Self::Lossy => Box::new(cut_off::CutOff::start(self)),
+            Self::Sentinels => Box::new(sentinels::Watched::start()),
             Self::Cluster => Box::new(clustered::Clustered::start(&self.workload().keys)),
         }
     }

@@ -43,13 +43,8 @@ pub(crate) enum WorldName {
     CutOff,
     /// The world `CutOff` without a quarantine. Grants are lost.
     Lossy,
-    /// The world `CutOff`, but the fault stops the process of the replica. Changes for this replica wait in its socket,
-    /// so the replica misses a grant only if the socket is full.
-    Frozen,
     /// A primary, two replicas and Sentinels, with a quarantine. The primary dies.
     Sentinels,
-    /// The world `Sentinels`, but the primary is only stopped, and continues after a replica was promoted.
-    Sleeping,
     /// A cluster of three primaries with a replica each. Slots move, and there are planned failovers.
     Cluster,
 }
@@ -76,9 +71,9 @@ impl WorldName {
             keep: 100 * MS..2_000 * MS,
             modes: MODES.to_vec(),
             careful: forgets,
-            // A server that missed a release still has the tenure, and without a quarantine the owner of this tenure
-            // could re-enter it. In `Lossy`, this server is the promoted replica. In `Sleeping`, it is the old primary.
-            new_owner_each_tenure: matches!(self, Self::Lossy | Self::Sleeping),
+            // A promoted replica that missed a release still has the tenure, and without a quarantine the owner of this
+            // tenure could re-enter it.
+            new_owner_each_tenure: self.loses_grants(),
         }
     }
 
@@ -86,7 +81,7 @@ impl WorldName {
     pub(crate) fn bounds(self, length: Duration) -> Bounds {
         let seconds = usize::try_from(length.as_secs()).unwrap_or(usize::MAX);
         // With Sentinels, failovers take most of the time, so there is less activity.
-        let seconds = if matches!(self, Self::Sentinels | Self::Sleeping) { seconds / 10 } else { seconds };
+        let seconds = if self == Self::Sentinels { seconds / 10 } else { seconds };
         // In a cluster, a call may take three requests, and two servers block while a key moves between them.
         let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
         Bounds {
@@ -98,14 +93,15 @@ impl WorldName {
                 handoffs: 5 * seconds,
                 lease_ends: seconds,
                 faults: seconds / 4,
-                // A careful client ([`Workload::careful`]) writes with a stale token only after it has slept past its
-                // lease.
-                refused_writes: seconds / if self.forgets() { 60 } else { 8 },
                 shared: 2 * seconds,
                 kept: 2 * seconds,
                 // In a short run, servers that forget are in quarantine most of the time. Such a run can end without a
                 // stale write.
-                stale_writes: usize::from(!self.forgets() || length >= Duration::from_secs(10)),
+                stale_writes: if self.forgets() {
+                    usize::from(length >= Duration::from_secs(10))
+                } else {
+                    (seconds / 8).max(1)
+                },
             },
             ..Bounds::default()
         }
@@ -117,24 +113,18 @@ impl WorldName {
             return checker::check(history, bounds);
         }
         let mut checks: Vec<Check> = vec![
-            checker::the_store_accepted_no_stale_write,
+            checker::tokens_grow_and_have_one_owner,
             checker::guarded_data_is_in_order,
             checker::enough_happened,
         ];
-        // If a stopped primary continues, it grants locks until it learns of the failover.
-        checks.push(if self.wakes_primaries() {
-            checker::each_token_has_one_owner
-        } else {
-            checker::tokens_grow_and_have_one_owner
-        });
-        if !self.loses_grants() && !self.wakes_primaries() {
+        if !self.loses_grants() {
             checks.push(checker::tenures_never_overlap);
         }
         // Sentinels may promote a replica at any time, and calls that are in progress at that time get no reply.
         if self != Self::Sentinels {
             checks.push(checker::every_call_is_answered);
         }
-        if matches!(self, Self::Wiped | Self::Failover | Self::CutOff | Self::Frozen) {
+        if matches!(self, Self::Wiped | Self::Failover | Self::CutOff) {
             checks.push(checker::queue_order_is_grant_order);
             checks.push(checker::a_freed_lock_reaches_a_waiter);
             checks.push(checker::the_guard_is_right_between_faults);
@@ -151,11 +141,6 @@ impl WorldName {
     /// an overlap proves nothing.
     pub(crate) const fn loses_grants(self) -> bool {
         matches!(self, Self::Lossy)
-    }
-
-    /// Whether a replaced primary continues in this world, and grants locks until it learns of the failover.
-    pub(crate) const fn wakes_primaries(self) -> bool {
-        matches!(self, Self::Sleeping)
     }
 
     /// Whether a server can forget a grant in this world. Then clients are careful, and there is a quarantine except

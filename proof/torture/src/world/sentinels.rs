@@ -1,6 +1,5 @@
 //! A primary, two replicas and three Sentinels.
 
-use super::name::WorldName;
 use super::nemesis::{Nemesis, World};
 use lockward_tests::{Sentinels, Server, Setup};
 
@@ -11,14 +10,13 @@ use lockward_tests::{Sentinels, Server, Setup};
 /// 2 seconds plus a lease.
 #[derive(Debug)]
 pub(super) struct Watched {
-    world: WorldName,
     servers: [Server; 3],
     sentinels: Sentinels,
     primary: u16,
 }
 
 impl Watched {
-    pub(super) fn start(world: WorldName) -> Self {
+    pub(super) fn start() -> Self {
         let setup = || Setup::new().module("quarantine 4000").config("min-replicas-to-write 1");
         let start = || setup().config("min-replicas-max-lag 1").start();
         let servers = [start(), start(), start()];
@@ -26,23 +24,18 @@ impl Watched {
         servers[2].follow(&servers[0]);
         let sentinels = Sentinels::watch(&servers[0], 2);
         let primary = servers[0].port();
-        Self { world, servers, sentinels, primary }
+        Self { servers, sentinels, primary }
     }
 
-    /// Makes the primary fail, waits until the Sentinels have promoted another server, and heals the failed server.
-    fn fail_over(
-        &mut self,
-        nemesis: &mut Nemesis<'_>,
-        fail: impl FnOnce(&mut Server),
-        come_back: impl FnOnce(&mut Nemesis<'_>, &mut Server),
-    ) {
+    /// Kills the primary, waits until the Sentinels have promoted another server, and starts the killed server again.
+    fn fail_over(&mut self, nemesis: &mut Nemesis<'_>) {
         // On a slow machine the Sentinels may have promoted a replica in the meantime, without a fault of this run.
         self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
         let failed = self.servers.iter_mut().find(|server| server.port() == self.primary);
         let failed = failed.expect("a server of this world");
-        fail(failed);
+        failed.kill();
         nemesis.announce_primary(self.sentinels.see_failover_from(self.primary));
-        come_back(nemesis, failed);
+        failed.start_again();
         self.primary = self.sentinels.see_all_follow(&self.servers, |port| nemesis.announce_primary(port));
     }
 }
@@ -58,23 +51,7 @@ impl World for Watched {
 
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         match nemesis.random.between(0, 10) {
-            // The fault stops the primary with SIGSTOP. When the old primary runs again, it does not know of the
-            // failover.
-            _ if self.world == WorldName::Sleeping => nemesis.fault("sleep of the primary", |nemesis| {
-                self.fail_over(
-                    nemesis,
-                    |server| server.freeze(),
-                    |nemesis, server| {
-                        // Sometimes this pause is longer than the quarantine. Then new owners hold locks for which the
-                        // stopped server still knows the old holders.
-                        nemesis.sleep(100..6_000);
-                        server.thaw();
-                    },
-                );
-            }),
-            0..6 => nemesis.fault("death of the primary", |nemesis| {
-                self.fail_over(nemesis, Server::kill, |_, server| server.start_again());
-            }),
+            0..6 => nemesis.fault("death of the primary", |nemesis| self.fail_over(nemesis)),
             _ => nemesis.cut_connections(self.port()),
         }
     }
