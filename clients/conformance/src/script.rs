@@ -77,7 +77,8 @@ enum Response {
 impl Script {
     /// All scripts of a file. Each begins with a line `== name`.
     pub(crate) fn parse_all(text: &str) -> Vec<Self> {
-        text.split("\n== ").skip(1).map(Self::parse).collect()
+        let text: Vec<String> = text.lines().map(expanded).collect();
+        text.join("\n").split("\n== ").skip(1).map(Self::parse).collect()
     }
 
     fn parse(text: &str) -> Self {
@@ -141,6 +142,14 @@ impl Script {
             player.worker.untaken().into_iter().filter(|line| !line.starts_with("event lost ")).collect();
         assert!(untaken.is_empty(), "the worker also prints {untaken:?}");
     }
+}
+
+/// A line of a script. The line `hold LEASE` stands for four lines, in which the worker acquires a lock.
+fn expanded(line: &str) -> String {
+    let Some(lease) = line.strip_prefix("hold ") else { return line.to_owned() };
+    let acquire =
+        format!("worker: acquire a k wait=0 lease={lease}\n> LOCK.ACQUIRE k $owner PX {lease} HOLDS 1");
+    format!("{acquire}\n< [7, 1, {lease}]\nworker: held 7")
 }
 
 impl Step {
