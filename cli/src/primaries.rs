@@ -1,11 +1,7 @@
 //! The options that name the servers, and the primaries behind them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
-use std::{io, thread};
 
 use clap::Args;
 use lockward_client::Address;
@@ -17,12 +13,7 @@ use redis::{
 use crate::duration;
 use crate::failure::Failure;
 use crate::output;
-use crate::server::{Server, ask_all};
-
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(5);
-/// How long to wait before the next attempt to reach a server.
-pub(crate) const RETRY: Duration = Duration::from_millis(500);
+use crate::server::{Server, all_answers, ask_all, first_answer};
 
 /// The options that name the servers
 #[derive(Args, Clone)]
@@ -98,16 +89,16 @@ impl Servers {
     /// Finds the primaries: the server of the URL, the primary that a Sentinel names, or the primaries of a cluster.
     /// Does not connect to the primaries.
     pub(crate) fn primaries(&self) -> Result<Vec<Server>, Failure> {
-        self.search(std::iter::empty())
+        self.primaries_after(&[])
     }
 
     /// Finds the primaries, as [`Servers::primaries`] does. In a cluster, also asks the nodes that were found `before`,
     /// because the nodes in the URL may not answer any more.
-    fn search<'a>(&self, before: impl Iterator<Item = &'a Server>) -> Result<Vec<Server>, Failure> {
+    pub(crate) fn primaries_after(&self, before: &[Server]) -> Result<Vec<Server>, Failure> {
         let found = match self.url.address()? {
             Address::Server(info) => vec![info],
             Address::Sentinels { sentinels, name, server } => {
-                self.first_answer(sentinels, move |_, sentinel| {
+                self.ask_any(sentinels, move |_, sentinel| {
                     let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
                     let unknown = "the Sentinel knows no primary by that name";
                     let primary: Option<(String, u16)> = query.query(sentinel)?;
@@ -116,8 +107,8 @@ impl Servers {
                 })?
             }
             Address::Cluster(mut nodes) => {
-                nodes.extend(before.map(|server| server.info().clone()));
-                self.first_answer(nodes, |info, node| {
+                nodes.extend(before.iter().map(|server| server.info().clone()));
+                self.ask_any(nodes, |info, node| {
                     let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
                     let mut primaries: Vec<ConnectionInfo> = Vec::new();
                     for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
@@ -140,7 +131,7 @@ impl Servers {
     }
 
     /// Asks these servers at the same time, and returns the first answer.
-    fn first_answer(
+    fn ask_any(
         &self,
         servers: Vec<ConnectionInfo>,
         ask: impl Fn(&ConnectionInfo, &mut Connection) -> Result<Vec<ConnectionInfo>, RedisError>
@@ -150,11 +141,10 @@ impl Servers {
     ) -> Result<Vec<ConnectionInfo>, Failure> {
         let servers: Result<_, Failure> =
             servers.into_iter().map(|info| Server::new(info, self.patience)).collect();
-        let answers = ask_all(servers?, move |server| {
+        first_answer(ask_all(servers?, move |server| {
             let mut connection = server.connect()?;
             ask(server.info(), &mut connection).map(Some).map_err(|error| server.failure(&error))
-        })?;
-        answers.first()
+        }))
     }
 
     /// Asks all primaries at the same time. Returns the answers, and the failures of the primaries that did not answer.
@@ -163,12 +153,11 @@ impl Servers {
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
     ) -> Result<(Vec<T>, Vec<Failure>), Failure> {
-        let answers = ask_all(self.primaries()?, move |server| {
+        all_answers(ask_all(self.primaries()?, move |server| {
             let (mut connection, warning) = server.connect_with_module()?;
             warning.iter().for_each(|warning| output::complain(warning));
             ask(&mut connection).map_err(|error| server.failure(&error))
-        })?;
-        answers.all()
+        }))
     }
 
     /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and a
@@ -177,7 +166,7 @@ impl Servers {
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
     ) -> Result<(T, Server, Connection), Failure> {
-        let answers = ask_all(self.primaries()?, move |server| {
+        first_answer(ask_all(self.primaries()?, move |server| {
             let (mut connection, warning) = server.connect_with_module()?;
             let answer = match ask(&mut connection) {
                 Err(error) if error.code() == Some("MOVED") => return Ok(None),
@@ -185,76 +174,7 @@ impl Servers {
             };
             warning.iter().for_each(|warning| output::complain(warning));
             Ok(Some((answer, server.clone(), connection)))
-        })?;
-        answers.first()
-    }
-
-    /// Starts a thread that looks for other primaries every few seconds, and after each failure of a primary. `found` gets
-    /// the servers in `known`, and each server that becomes a primary later. If a search fails while no primary is known,
-    /// `found` gets the failure. If a search fails later, the primaries stay the same.
-    pub(crate) fn follow(
-        self,
-        known: Vec<Server>,
-        mut found: impl FnMut(Result<Primary, Failure>) + Send + 'static,
-    ) -> io::Result<()> {
-        let (failure_sender, failures) = sync_channel(1);
-        let mut current = Vec::new();
-        thread::Builder::new().name("primaries".into()).spawn(move || {
-            let mut looked = if known.is_empty() { self.primaries() } else { Ok(known) };
-            loop {
-                match looked {
-                    Ok(servers) => update(&mut current, servers, &failure_sender, &mut found),
-                    Err(failure) if current.is_empty() => found(Err(failure)),
-                    Err(_) => {}
-                }
-                let _ = failures.recv_timeout(if current.is_empty() { RETRY } else { LOOK });
-                looked = self.search(current.iter().map(|(server, _)| server));
-            }
-        })?;
-        Ok(())
-    }
-}
-
-/// Makes `current` the list of `servers`. Clears the flag of each server that leaves the list, and passes each server
-/// that joins the list to `found`.
-fn update(
-    current: &mut Vec<(Server, Arc<AtomicBool>)>,
-    servers: Vec<Server>,
-    failures: &SyncSender<()>,
-    found: &mut impl FnMut(Result<Primary, Failure>),
-) {
-    current.retain(|(server, is_current)| {
-        let stays = servers.iter().any(|other| other.address() == server.address());
-        is_current.store(stays, Ordering::Relaxed);
-        stays
-    });
-    for server in servers {
-        if current.iter().any(|(other, _)| other.address() == server.address()) {
-            continue;
-        }
-        let is_current = Arc::new(AtomicBool::new(true));
-        current.push((server.clone(), Arc::clone(&is_current)));
-        found(Ok(Primary { server, is_current, failures: failures.clone() }));
-    }
-}
-
-/// A primary, as the caller of [`Servers::follow`] gets it.
-pub(crate) struct Primary {
-    pub(crate) server: Server,
-    is_current: Arc<AtomicBool>,
-    failures: SyncSender<()>,
-}
-
-impl Primary {
-    /// Whether the last successful search found this server as a primary.
-    pub(crate) fn is_current(&self) -> bool {
-        self.is_current.load(Ordering::Relaxed)
-    }
-
-    /// Starts a search for the primaries at once. After a failure of this server, another server may be the primary.
-    pub(crate) fn note_failure(&self) {
-        // A full channel means that the next search will start at once anyway.
-        let _ = self.failures.try_send(());
+        }))
     }
 }
 

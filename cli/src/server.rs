@@ -19,6 +19,9 @@ pub(crate) struct Server {
     patience: Duration,
 }
 
+/// A connection, and the warning for the user if the server is a replica.
+pub(crate) type Connected = (Connection, Option<String>);
+
 impl Server {
     pub(crate) fn new(info: ConnectionInfo, patience: Duration) -> Result<Self, Failure> {
         // `watch` receives events and replies on one connection. RESP2 has no such connections.
@@ -49,9 +52,9 @@ impl Server {
         let (client, patience) = (self.client.clone(), self.patience);
         // The timeout of the redis crate does not limit the look-up of the host name, and applies to each reply of the
         // handshake. So another thread connects, and this thread waits for the connection for at most `patience`.
-        thread::Builder::new().name("connect".into()).spawn(move || {
+        thread::spawn(move || {
             let _ = sender.send(client.get_connection_with_timeout(patience));
-        })?;
+        });
         let timed_out = |_| Err(io::Error::from(ErrorKind::TimedOut).into());
         let connection = connected.recv_timeout(patience).unwrap_or_else(timed_out);
         let set_up = connection.and_then(|connection| {
@@ -62,9 +65,8 @@ impl Server {
         set_up.map_err(|error| self.failure(&error))
     }
 
-    /// Opens a connection to a server that must have the lock commands. If the server is a replica, also returns a warning
-    /// for the user.
-    pub(crate) fn connect_with_module(&self) -> Result<(Connection, Option<String>), Failure> {
+    /// Opens a connection to a server that must have the lock commands.
+    pub(crate) fn connect_with_module(&self) -> Result<Connected, Failure> {
         let mut connection = self.connect()?;
         let questions =
             [redis::cmd("COMMAND").arg("INFO").arg("LOCK.ACQUIRE").to_owned(), redis::cmd("ROLE")];
@@ -116,52 +118,46 @@ impl Server {
     }
 }
 
-/// Asks all servers at the same time, each server in a thread of its own.
+/// Asks all servers at the same time, each server in a thread of its own. Returns the answers in the order in which they
+/// arrive.
 pub(crate) fn ask_all<T: Send + 'static>(
     servers: Vec<Server>,
     ask: impl Fn(&Server) -> Result<T, Failure> + Clone + Send + 'static,
-) -> io::Result<Answers<T>> {
+) -> Receiver<Result<T, Failure>> {
     let (sender, answers) = mpsc::channel();
     for server in servers {
         let (sender, ask) = (sender.clone(), ask.clone());
-        thread::Builder::new().name("ask".into()).spawn(move || {
+        thread::spawn(move || {
             // Nobody receives this answer if an earlier answer was enough.
             let _ = sender.send(ask(&server));
-        })?;
+        });
     }
-    Ok(Answers(answers))
+    answers
 }
 
-/// The answers of servers, in the order in which they arrive.
-pub(crate) struct Answers<T>(Receiver<Result<T, Failure>>);
-
-impl<T> Answers<T> {
-    /// The answers, and the failures of the servers that did not answer. Fails if no server answers.
-    pub(crate) fn all(self) -> Result<(Vec<T>, Vec<Failure>), Failure> {
-        let (mut answers, mut failures) = (Vec::new(), Vec::new());
-        for answer in self.0 {
-            match answer {
-                Ok(answer) => answers.push(answer),
-                Err(failure) => failures.push(failure),
-            }
+/// The answers, and the failures of the servers that did not answer. Fails if no server answers.
+pub(crate) fn all_answers<T>(from: Receiver<Result<T, Failure>>) -> Result<(Vec<T>, Vec<Failure>), Failure> {
+    let (mut answers, mut failures) = (Vec::new(), Vec::new());
+    for answer in from {
+        match answer {
+            Ok(answer) => answers.push(answer),
+            Err(failure) => failures.push(failure),
         }
-        if answers.is_empty() { Err(Failure::all(&failures)) } else { Ok((answers, failures)) }
     }
+    if answers.is_empty() { Err(Failure::all(&failures)) } else { Ok((answers, failures)) }
 }
 
-impl<T> Answers<Option<T>> {
-    /// The first answer that is not `None`. Does not wait for the other servers.
-    pub(crate) fn first(self) -> Result<T, Failure> {
-        let mut failures = Vec::new();
-        for answer in self.0 {
-            match answer.transpose() {
-                Some(Ok(answer)) => return Ok(answer),
-                Some(Err(failure)) => failures.push(failure),
-                None => {}
-            }
+/// The first answer that is not `None`. Does not wait for the other servers.
+pub(crate) fn first_answer<T>(from: Receiver<Result<Option<T>, Failure>>) -> Result<T, Failure> {
+    let mut failures = Vec::new();
+    for answer in from {
+        match answer {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            Err(failure) => failures.push(failure),
         }
-        Err(Failure::all(&failures))
     }
+    Err(Failure::all(&failures))
 }
 
 /// Sends commands in one request. Fails at the first reply that does not arrive. A pipeline of the redis crate would then

@@ -1,6 +1,6 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! Separate threads poll the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
 //! state, and reads keys.
 
 mod poller;
@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::primaries::Servers;
-use poller::Poller;
+use poller::Poll;
 use state::{Order, State};
 
 /// The time between two frames.
@@ -34,7 +35,8 @@ const FRAME: Duration = Duration::from_millis(200);
 /// Show the locks with waiters, live
 ///
 /// top shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys:
-/// q quits, arrows or j and k select a lock, enter shows its queue, ? shows all keys.
+/// q quits, arrows or j and k select a lock, enter shows its queue, esc goes back, w t l n sort by waiters, wait time,
+/// lease left or name.
 #[derive(Args)]
 pub(crate) struct Top {
     /// How often to query the servers
@@ -57,11 +59,11 @@ impl Top {
         }
         let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
-        let poller = Poller::start(self.servers, interval, self.count)?;
+        let (open, polls) = poller::start(self.servers, interval, self.count);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // `try_init` also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
-        let shown = show(&mut terminal, &poller, State::new(interval, count), &signal);
+        let shown = show(&mut terminal, &open, &polls, State::new(interval, count), &signal);
         ratatui::try_restore()?;
         shown?;
         Ok(match signal.load(Ordering::Relaxed) {
@@ -92,14 +94,13 @@ fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
 /// Draws and handles keys until the user quits or a signal arrives.
 fn show(
     terminal: &mut DefaultTerminal,
-    poller: &Poller,
+    open: &Sender<Option<Vec<u8>>>,
+    polls: &Receiver<Poll>,
     mut state: State,
     signal: &AtomicI32,
 ) -> io::Result<()> {
     while signal.load(Ordering::Relaxed) == 0 {
-        for update in poller.updates() {
-            state.update(update);
-        }
+        polls.try_iter().for_each(|poll| state.update(poll));
         terminal.draw(|frame| view::draw(frame, &mut state, Instant::now()))?;
         if !event::poll(FRAME)? {
             continue;
@@ -108,8 +109,13 @@ fn show(
         if key.kind == KeyEventKind::Release {
             continue;
         }
+        let opened = state.open.clone();
         match handle_key(key, &mut state) {
-            Action::Continue => poller.set_focus(state.focus()),
+            Action::Continue if state.open != opened => {
+                // The poller ends only with the program.
+                let _ = open.send(state.open.clone());
+            }
+            Action::Continue => {}
             Action::Quit => break,
             Action::Suspend => {
                 ratatui::try_restore()?;
@@ -148,12 +154,10 @@ fn handle_key(key: KeyEvent, state: &mut State) -> Action {
         KeyCode::End | KeyCode::Char('G') => state.select_by(isize::MAX),
         KeyCode::Enter => state.open(),
         KeyCode::Backspace | KeyCode::Left => drop(state.close()),
-        KeyCode::Char('p') => state.toggle_pause(),
         KeyCode::Char('w') => state.sort(Order::Waiters),
         KeyCode::Char('t') => state.sort(Order::LongestWait),
         KeyCode::Char('l') => state.sort(Order::Lease),
         KeyCode::Char('n') => state.sort(Order::Name),
-        KeyCode::Char('?' | 'h') => state.toggle_help(),
         _ => {}
     }
     Action::Continue

@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
 
-use super::poller::{Events, Totals};
-use super::state::{Focus, Health, Order, Page, Row, Shown, State};
+use super::poller::{FIGURES, Figures};
+use super::state::{Open, Order, Row, Shown, State};
 use crate::duration::{ms, show_ms};
 use crate::info;
 use crate::locks::Lock;
@@ -31,84 +31,69 @@ const REST: Constraint = Constraint::Fill(1);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let warnings: Vec<Line<'_>> =
-        state.warnings().flat_map(|line| wrapped(line, frame.area().width)).collect();
-    let height = u16::try_from(warnings.len()).unwrap_or(u16::MAX).min(frame.area().height / 3);
+    let warnings: Vec<_> = state.warnings().map(Line::from).collect();
+    let warnings = Paragraph::new(warnings).style(Style::new().fg(Color::Red)).wrap(Wrap { trim: true });
+    let height = warnings.line_count(frame.area().width);
+    let height = u16::try_from(height).unwrap_or(u16::MAX).min(frame.area().height / 3);
     let rows =
         [1, 1, height].map(Constraint::Length).into_iter().chain([Constraint::Min(1), Constraint::Length(1)]);
     let [head, sums, above, body, foot] = Layout::vertical(rows).areas(frame.area());
     draw_head(frame, head, state, now);
-    frame.render_widget(Paragraph::new(warnings).style(Style::new().fg(Color::Red)), above);
+    frame.render_widget(warnings, above);
     if let Some(shown) = &state.shown {
-        draw_totals(frame, sums, shown);
+        frame.render_widget(figures(shown.figures, state.rates), sums);
     }
-    match state.page {
-        Page::Help => draw_help(frame, body),
-        Page::Queue => draw_queue(frame, body, state, now),
-        Page::Locks => draw_locks(frame, body, state, now),
-    }
-    let keys = match state.page {
-        Page::Locks => " q quit   ↑↓ select   enter queue   w t l n sort   p pause   ? help",
-        Page::Queue | Page::Help => " q quit   esc back",
+    let keys = if state.open.is_some() {
+        draw_queue(frame, body, state, now);
+        " q quit   esc back"
+    } else {
+        draw_locks(frame, body, state, now);
+        " q quit   ↑↓ select   enter queue   sort by: w waiters t time l lease n name"
     };
     frame.render_widget(Line::from(keys).dim(), foot);
 }
 
-/// Breaks a text between words into lines of at most `width` columns. A longer word gets its own line.
-fn wrapped(text: &str, width: u16) -> Vec<Line<'static>> {
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line)
-                if console::measure_text_width(line) + console::measure_text_width(word)
-                    < usize::from(width) =>
-            {
-                *line += &format!(" {word}");
-            }
-            _ => lines.push(format!(" {word}")),
-        }
-    }
-    lines.into_iter().map(Line::from).collect()
-}
-
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let alarm = Style::new().fg(Color::White).bg(Color::Red).bold();
-    let (status, style) = match state.health() {
-        Health::Failed(since) => {
-            (format!(" ERROR for {} ", show_ms(ms(now.saturating_duration_since(since)))), alarm)
+    let (status, style) = match (&state.failures, &state.shown) {
+        (Err(_), Some(shown)) => (format!(" ERROR for {} ", show_ms(age_ms(shown.at, now))), alarm),
+        (Err(_), None) => (" ERROR ".to_owned(), alarm),
+        (Ok(_), None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
+        (Ok(failures), Some(_)) if failures.is_empty() => {
+            (" connected ".to_owned(), Style::new().fg(Color::Green))
         }
-        Health::Partial(answer, all) => (format!(" {answer} of {all} answer "), alarm),
-        Health::Connecting => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
-        Health::Connected if state.is_paused => {
-            (" PAUSED ".to_owned(), Style::new().fg(Color::Black).bg(Color::Yellow).bold())
+        (Ok(failures), Some(Shown { answered, .. })) => {
+            (format!(" {answered} of {} answer ", answered + failures.len()), alarm)
         }
-        Health::Connected => (" connected ".to_owned(), Style::new().fg(Color::Green)),
     };
     let width = u16::try_from(status.chars().count()).unwrap_or(u16::MAX);
     let [left, right] = Layout::horizontal([Constraint::Min(1), Constraint::Length(width)]).areas(area);
-    let title = Line::from(vec![" lockward ".bold().reversed(), " ".into(), Span::from(state.addresses())]);
+    let addresses = state.shown.as_ref().map_or("", |shown| &shown.addresses);
+    let title = Line::from(vec![" lockward ".bold().reversed(), " ".into(), Span::from(addresses)]);
     frame.render_widget(title, left);
     frame.render_widget(Line::styled(status, style), right);
 }
 
-fn draw_totals(frame: &mut Frame<'_>, area: Rect, Shown { totals, rates, .. }: &Shown) {
-    let rate = |pick: fn(&Events) -> u64| {
-        rates.as_ref().map_or_else(|| "-".to_owned(), |rates| format!("{}/s", text::grouped(pick(rates))))
-    };
-    let figure = |name: &str, value: String, style: Style| {
-        vec![Span::from(format!(" {name} ")).dim(), Span::styled(value, style.bold()), Span::from("  ")]
-    };
-    let waiting = if totals.waiting > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
-    let ended = rates.is_some_and(|rates| rates.leases_ended > 0);
-    let ended = if ended { Style::new().fg(Color::Red) } else { Style::new() };
-    let figures = [
-        figure("held", text::grouped(totals.held), Style::new()),
-        figure("waiting", text::grouped(totals.waiting), waiting),
-        figure("hand-offs", rate(|rates| rates.handed_off), Style::new().fg(Color::Cyan)),
-        figure("acquired", rate(|rates| rates.acquired), Style::new()),
-        figure("leases ended", rate(|rates| rates.leases_ended), ended),
-    ];
-    frame.render_widget(Line::from(figures.concat()), area);
+/// The line of the figures.
+fn figures(figures: Figures, rates: Option<Figures>) -> Line<'static> {
+    let rates = rates.map_or([None; FIGURES.len()], |rates| rates.map(Some));
+    let mut line = Line::default();
+    for ((figure, value), rate) in FIGURES.into_iter().zip(figures).zip(rates) {
+        let value = if figure.is_rate {
+            rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", text::grouped(rate)))
+        } else {
+            text::grouped(value)
+        };
+        line.push_span(format!(" {} ", figure.title).dim());
+        line.push_span(value.bold());
+        line.push_span("  ");
+    }
+    line
+}
+
+/// The age of data that was read at `at`, in milliseconds.
+fn age_ms(at: Instant, now: Instant) -> u64 {
+    ms(now.saturating_duration_since(at))
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
@@ -120,19 +105,16 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
             frame.render_stateful_widget(table, area, &mut state.selection);
             return;
         }
-        Some(Shown { totals: Totals { held: 0, .. }, .. }) => " No lock is held.".to_owned(),
-        Some(shown) => format!(" {} held, and nobody waits.", text::grouped(shown.totals.held)),
-        None if matches!(state.health(), Health::Connecting) => " querying the server ...".to_owned(),
-        None => String::new(),
+        Some(Shown { figures: [0, ..], .. }) => " No lock is held.",
+        Some(_) => " Nobody waits.",
+        None => "",
     };
-    frame.render_widget(titled(LOCKS_TITLE), area);
-    let [_, inner] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
-    frame.render_widget(Line::from(line), inner);
+    frame.render_widget(Paragraph::new(line).block(titled(LOCKS_TITLE)), area);
 }
 
 fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'static> {
     let rows = shown.rows.iter().map(|Row { lock, held, at }| {
-        let age = state.age_ms(*at, now);
+        let age = age_ms(*at, now);
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
         let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
         let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
@@ -171,20 +153,17 @@ fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
-    let wanted = state.focus();
-    let focus = state.shown.as_ref().and_then(|shown| shown.focus.as_ref());
-    let Some(Focus { key, lock, at }) = focus.filter(|focus| Some(&focus.key) == wanted.as_ref()) else {
-        frame.render_widget(titled(&text::show(&wanted.unwrap_or_default())), area);
+    let title = titled(&text::show(state.open.as_deref().unwrap_or_default()));
+    let read = state.shown.as_ref().and_then(|shown| shown.open.as_ref());
+    let Some(Open { key, lock, at }) = read.filter(|read| Some(&read.key) == state.open.as_ref()) else {
+        frame.render_widget(title, area);
         return;
     };
     let Some(lock) = lock else {
-        let block = titled(&text::show(key));
-        let inner = block.inner(area);
-        frame.render_widget(block, area);
-        frame.render_widget(Paragraph::new("\n Nobody holds this lock now."), inner);
+        frame.render_widget(Paragraph::new(" Nobody holds this lock now.").block(title), area);
         return;
     };
-    let age = state.age_ms(*at, now);
+    let age = age_ms(*at, now);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
     // table of the waiters gets at most half of the area.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
@@ -242,22 +221,6 @@ fn table<const N: usize>(
     Table::new(rows.map(aligned), constraints)
         .header(aligned(heads).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
-}
-
-fn draw_help(frame: &mut Frame<'_>, area: Rect) {
-    let keys = [
-        ("↑ ↓ j k", "select a lock"),
-        ("enter", "show its queue, next to be served first"),
-        ("esc", "back"),
-        ("w t l n", "sort by waiters, wait time, lease left, name"),
-        ("p", "pause"),
-        ("q", "quit"),
-    ];
-    let lines = keys.map(|(key, does)| Line::from(vec![format!("  {key:9}").bold(), does.into()]));
-    let block = titled("keys");
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
-    frame.render_widget(Paragraph::new(lines.to_vec()).wrap(Wrap { trim: false }), inner);
 }
 
 fn titled(title: &str) -> Block<'static> {

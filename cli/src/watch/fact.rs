@@ -17,11 +17,10 @@ pub(super) enum What {
     /// The owner held the lock when the watcher started, or when RENAME, MOVE or RESTORE created the key.
     Held,
     Acquired,
-    Renewed,
     Released,
     /// The lease ended.
     Lost,
-    /// The key was deleted, renamed, moved, overwritten or flushed.
+    /// The key was deleted, renamed, moved or overwritten.
     Broken,
     /// The tenure is over, and the watcher does not know why.
     Ended,
@@ -60,9 +59,6 @@ pub(super) struct Fact {
     pub(super) party: Option<Party>,
     #[serde(flatten)]
     pub(super) mode: Option<Mode>,
-    /// The former holder, if its tenure ended right before this acquisition.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) from: Option<Party>,
     /// How long the tenure had lasted, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_for: Option<u64>,
@@ -85,7 +81,6 @@ impl Fact {
             key: None,
             party: None,
             mode: None,
-            from: None,
             held_for: None,
             acquisitions: None,
             reason: None,
@@ -120,9 +115,6 @@ impl Fact {
         }
         if let Some(mode) = self.mode.filter(|mode| !mode.is_exclusive()) {
             line += &format!("  {mode}");
-        }
-        if let Some(from) = &self.from {
-            line += &format!("  from {}", text::show(&from.owner));
         }
         if let Some(ms) = self.held_for {
             line += &format!("  held for {}", duration::show_ms(ms));

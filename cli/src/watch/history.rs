@@ -7,21 +7,13 @@
 //!
 //! The history forgets free locks, so its memory is bounded by the number of held locks.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::fact::{Fact, Party, What};
 use super::published::{Change, Published};
 use crate::locks::{Holder, Lock, Mode};
-
-/// The line of an acquisition names the former holder, if the acquisition arrives within this time after the end of the
-/// former tenure.
-const AT_ONCE: Duration = Duration::from_millis(2);
-
-/// If the deadline moves by more than this, the lease was renewed. A smaller move is a measurement error.
-const MOVED: Duration = Duration::from_millis(20);
 
 /// Why a lock is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +22,6 @@ pub(super) enum Occasion {
     Start,
     /// Events have arrived, or the last reading is too old.
     Watching,
-    /// The server has flushed a database.
-    Flush,
     /// The connection is new, so events may have been missed.
     Reconnected,
 }
@@ -84,8 +74,10 @@ struct Known {
     /// Tenures with larger tokens than this may be missing in `tenures`.
     complete_to: u64,
     read_at: Instant,
-    /// The server that has the lock. `None` means that the lock's slot has moved away from the last known server.
-    node: Option<Arc<str>>,
+    /// When the lock was last read, or should have been read.
+    checked_at: Instant,
+    /// The server that has the lock.
+    node: Arc<str>,
 }
 
 impl Known {
@@ -96,7 +88,8 @@ impl Known {
             holders.into_iter().map(|holder| Tenure::of(holder, read_at)).collect();
         tenures.sort_by_key(|tenure| tenure.party.token);
         let last = tenures.last().map_or(0, |tenure| tenure.party.token);
-        Self { tenures, complete_to: if is_complete { u64::MAX } else { last }, read_at, node: Some(node) }
+        let complete_to = if is_complete { u64::MAX } else { last };
+        Self { tenures, complete_to, read_at, checked_at: read_at, node }
     }
 
     fn has(&self, token: u64) -> bool {
@@ -108,10 +101,9 @@ impl Known {
         self.tenures.get(found)
     }
 
-    /// Whether the deadline of a tenure has passed.
-    fn is_due(&self) -> bool {
-        let now = Instant::now();
-        self.tenures.iter().any(|tenure| tenure.deadline <= now)
+    /// Whether the deadline of a tenure has passed since the last check.
+    fn is_due(&self, now: Instant) -> bool {
+        self.tenures.iter().any(|tenure| self.checked_at < tenure.deadline && tenure.deadline <= now)
     }
 
     /// Whether the lock has one holder, and is exclusive.
@@ -123,49 +115,30 @@ impl Known {
 /// All held locks that match the pattern.
 #[derive(Default)]
 pub(super) struct History {
-    locks: BTreeMap<Vec<u8>, Known>,
-    shows_renewals: bool,
+    locks: HashMap<Vec<u8>, Known>,
 }
 
 impl History {
-    pub(super) fn new(shows_renewals: bool) -> Self {
-        Self { shows_renewals, ..Self::default() }
-    }
-
     pub(super) fn knows(&self, key: &[u8]) -> bool {
         self.locks.contains_key(key)
     }
 
-    /// The next `count` known keys after `cursor`, and the cursor for the next call. The cursor is `None` at the end.
-    ///
-    /// If `stale` is set, the keys must fulfil two conditions. First, the key belongs to this node, or its node is not
-    /// known. Second, the last reading of the key is at least this old, or a lease in this reading should be over.
-    pub(super) fn keys_after(
-        &self,
-        cursor: &[u8],
-        count: usize,
-        stale: Option<(&str, Duration)>,
-    ) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
-        let bounds = (Bound::Excluded(cursor), Bound::Unbounded);
-        let page: Vec<_> = self.locks.range::<[u8], _>(bounds).take(count).collect();
-        let next = (page.len() == count).then(|| page.last().map(|(key, _)| (*key).clone())).flatten();
-        let wanted = |known: &Known| {
-            stale.is_none_or(|(node, age)| {
-                known.node.as_deref().is_none_or(|other| other == node)
-                    && (known.read_at.elapsed() >= age || known.is_due())
-            })
-        };
-        let keys = page.into_iter().filter(|(_, known)| wanted(known)).map(|(key, _)| key.clone()).collect();
-        (keys, next)
+    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+        self.locks.keys().cloned().collect()
     }
 
-    /// Records that `node` does not serve the slot of this key.
-    pub(super) fn moved_from(&mut self, key: &[u8], node: &str) {
-        if let Some(known) = self.locks.get_mut(key)
-            && known.node.as_deref() == Some(node)
-        {
-            known.node = None;
-        }
+    /// At most `count` keys of this node whose last check is at least this old, or whose lease should be over since. These
+    /// keys now count as checked.
+    pub(super) fn unchecked(&mut self, node: &str, age: Duration, count: usize) -> Vec<Vec<u8>> {
+        let now = Instant::now();
+        let unchecked = self.locks.iter_mut().filter(|(_, known)| {
+            *known.node == *node && (now.duration_since(known.checked_at) >= age || known.is_due(now))
+        });
+        let checked = unchecked.take(count).map(|(key, known)| {
+            known.checked_at = now;
+            key.clone()
+        });
+        checked.collect()
     }
 
     /// Adds a reading, and returns what has happened to the lock since its previous reading, in the order of time.
@@ -180,9 +153,6 @@ impl History {
         let mut facts = comparison.departures();
         facts.extend(comparison.unseen());
         facts.extend(comparison.arrivals());
-        if self.shows_renewals {
-            facts.extend(comparison.renewals());
-        }
         facts.sort_by_key(|fact| fact.time);
         if !now.tenures.is_empty() {
             self.locks.insert(reading.key, now);
@@ -217,7 +187,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn changes(&self) -> &'a [(Change, SystemTime)] {
-        &self.reading.published.changes
+        &self.reading.published
     }
 
     /// A fact for each tenure that is over.
@@ -237,17 +207,8 @@ impl<'a> Comparison<'a> {
     /// and the earlier events of the series released other holds of the same owner. Acquisitions before the series were
     /// repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
-        let (first, last) = self.exclusive_ends()?;
-        self.changes().get(first..=last)?.last().copied()
-    }
-
-    /// The positions of the first and the last change in the first uninterrupted series of changes that may end a
-    /// tenure.
-    fn exclusive_ends(&self) -> Option<(usize, usize)> {
-        let ends = |(change, _): &(Change, SystemTime)| change.is_end();
-        let first = self.changes().iter().position(ends)?;
-        let count = self.changes().iter().skip(first).take_while(|change| ends(change)).count();
-        Some((first, first + count.saturating_sub(1)))
+        let ends = |(change, _): &&(Change, SystemTime)| change.is_end();
+        self.changes().iter().skip_while(|change| !ends(change)).take_while(ends).last().copied()
     }
 
     /// The event that ended one of several tenures. Events do not name owners, so the result is `None` if the tenures
@@ -283,17 +244,11 @@ impl<'a> Comparison<'a> {
             (What::Lost, Some("lease over"))
         } else if has(|change| *change == Change::Released) {
             (What::Released, None)
-        } else if self.reading.occasion == Occasion::Flush {
-            (What::Broken, Some("flushed"))
         } else {
             (What::Ended, None)
         };
         // The watcher reads a lock when a lease should be over. Redis 7.2 and later send the event after this reply.
-        let is_on_time = match self.reading.occasion {
-            Occasion::Flush => true,
-            Occasion::Watching => is_due,
-            Occasion::Start | Occasion::Reconnected => false,
-        };
+        let is_on_time = is_due && self.reading.occasion == Occasion::Watching;
         Fact {
             reason: reason.map(str::to_owned),
             found_later: self.changes().is_empty() && !is_on_time,
@@ -307,9 +262,8 @@ impl<'a> Comparison<'a> {
         let facts = self.arrived.iter().map(|tenure| {
             let begun =
                 reading.time.checked_sub(Duration::from_millis(tenure.held_for)).unwrap_or(reading.time);
-            if let Some((place, time)) = self.acquisition_at(begun).filter(|_| begun >= reading.since) {
-                let fact = tenure.fact(&reading.key, time, What::Acquired);
-                return Fact { from: self.predecessor(place).cloned(), ..fact };
+            if let Some(time) = self.acquisition_at(begun).filter(|_| begun >= reading.since) {
+                return tenure.fact(&reading.key, time, What::Acquired);
             }
             let way = self.changes().iter().find_map(|(change, _)| {
                 if let Change::Arrived(way) = change { Some((*way).to_owned()) } else { None }
@@ -326,26 +280,13 @@ impl<'a> Comparison<'a> {
         facts.collect()
     }
 
-    /// The position and the time of the acquisition event that is nearest to a time.
-    fn acquisition_at(&self, time: SystemTime) -> Option<(usize, SystemTime)> {
+    /// The time of the acquisition event that is nearest to a time.
+    fn acquisition_at(&self, time: SystemTime) -> Option<SystemTime> {
         let distance =
             |at: SystemTime| at.duration_since(time).or_else(|_| time.duration_since(at)).unwrap_or_default();
-        self.changes()
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, (change, _))| *change == Change::Acquired)
-            .map(|(place, (_, at))| (place, *at))
-            .min_by_key(|(_, at)| distance(*at))
-    }
-
-    /// The former holder, if its tenure ended right before the acquisition at `place`.
-    fn predecessor(&self, place: usize) -> Option<&Party> {
-        let [former] = self.departed.as_slice() else { return None };
-        let (_, last) = self.exclusive_ends().filter(|_| self.before.is_exclusive())?;
-        let (ended, acquired) = (self.changes().get(last)?.1, self.changes().get(place)?.1);
-        let is_at_once = acquired.duration_since(ended).is_ok_and(|gap| gap <= AT_ONCE);
-        (place == last + 1 && is_at_once).then_some(&former.party)
+        let changes = self.changes().iter().rev();
+        let acquired = changes.filter(|(change, _)| *change == Change::Acquired).map(|(_, at)| *at);
+        acquired.min_by_key(|at| distance(*at))
     }
 
     /// A fact about acquisitions that no reading shows, if there were any.
@@ -354,15 +295,11 @@ impl<'a> Comparison<'a> {
         if is_repeated {
             return None;
         }
-        let skipped = if self.before.is_exclusive() {
-            self.exclusive_ends().map_or(usize::MAX, |(first, _)| first)
-        } else {
-            0
-        };
-        let later = self.changes().iter().skip(skipped);
+        let is_exclusive = self.before.is_exclusive();
+        let later = self.changes().iter().skip_while(|(change, _)| is_exclusive && !change.is_end());
         let mut acquired = later.filter(|(change, _)| *change == Change::Acquired).map(|(_, at)| *at);
         let first = acquired.next();
-        let all = usize::from(first.is_some()) + acquired.count() + self.reading.published.more_acquired;
+        let all = usize::from(first.is_some()) + acquired.count();
         let count = all.checked_sub(self.seen_acquisitions()).filter(|count| *count > 0)?;
         let time = first.unwrap_or(self.reading.time);
         Some(Fact { acquisitions: Some(count), ..Fact::of(&self.reading.key, time, What::Unseen) })
@@ -376,22 +313,6 @@ impl<'a> Comparison<'a> {
             Some(tenure.holds.saturating_sub(self.before.tenure(tenure.party.token)?.holds))
         });
         usize::try_from(arrived + repeated.sum::<u64>()).unwrap_or(usize::MAX)
-    }
-
-    /// A fact for each tenure whose lease or hold count has changed.
-    fn renewals(&self) -> Vec<Fact> {
-        let facts = self.now.tenures.iter().filter_map(|tenure| {
-            let before = self.before.tenure(tenure.party.token)?;
-            let later = tenure.deadline.saturating_duration_since(before.deadline);
-            let earlier = before.deadline.saturating_duration_since(tenure.deadline);
-            let is_only = self.now.tenures.len() == 1 && self.reading.published.renewed;
-            let has_holds = before.holds != tenure.holds;
-            (is_only || has_holds || later.max(earlier) > MOVED).then(|| Fact {
-                reason: has_holds.then(|| format!("holds {}", tenure.holds)),
-                ..tenure.fact(&self.reading.key, self.reading.time, What::Renewed)
-            })
-        });
-        facts.collect()
     }
 }
 
@@ -410,11 +331,11 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let begun = (SystemTime::now(), Instant::now());
-            Self { history: History::new(false), begun, ms: 0, published: Published::default() }
+            Self { history: History::default(), begun, ms: 0, published: Published::default() }
         }
 
         fn event(&mut self, ms: u64, name: &str) {
-            self.published.add(Change::of(name.as_bytes()), self.begun.0 + Duration::from_millis(ms));
+            self.published.push((Change::of(name.as_bytes()), self.begun.0 + Duration::from_millis(ms)));
             self.ms = ms;
         }
 
@@ -463,18 +384,6 @@ mod tests {
         }
         let told = ["k released A token 1", "k acquired and ended, owner not seen", "k acquired B token 3"];
         assert_eq!(scene.read(1, &[("B", 3, 1, 1_000, 0)]), told);
-    }
-
-    #[test]
-    fn only_an_acquisition_right_after_an_end_names_the_former_holder() {
-        for (acquired, told) in [(21, "k acquired B token 2 from A"), (30, "k acquired B token 2")] {
-            let mut scene = Scene::new();
-            scene.event(10, "lock.acquired");
-            scene.read(1, &[("A", 1, 1, 1_000, 0)]);
-            scene.event(20, "lock.released");
-            scene.event(acquired, "lock.acquired");
-            assert_eq!(scene.read(1, &[("B", 2, 1, 1_000, 0)]), ["k released A token 1", told]);
-        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,7 +18,6 @@ use super::published::{Change, Published};
 use crate::failure::Failure;
 use crate::locks::{Lock, TYPE, info_command, is_about_a_key};
 use crate::output;
-use crate::primaries::Primary;
 use crate::server::Server;
 
 /// How long the listener waits for events before it tests the connection.
@@ -75,11 +75,9 @@ pub(super) struct Listener {
     shared: Arc<Shared>,
     /// The locks for which events have arrived since the last reading.
     pending: HashMap<Vec<u8>, Published>,
-    is_flushed: bool,
     /// Advice to the user. `None` while the server publishes the needed events.
     lacking: Option<String>,
     since: SystemTime,
-    cursor: Vec<u8>,
 }
 
 impl Listener {
@@ -97,10 +95,8 @@ impl Listener {
             prefix,
             shared,
             pending: HashMap::new(),
-            is_flushed: false,
             lacking: None,
             since: SystemTime::now(),
-            cursor: Vec::new(),
         };
         match listener.start() {
             Ok(()) => Ok(listener),
@@ -136,12 +132,7 @@ impl Listener {
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
-        // A flush has no event. With OPTIN, the server sends an invalidation message only for a flush. If the user has
-        // no right to CLIENT TRACKING, the watcher notices a flush only when it reads the locks again.
-        match self.call::<Value>(redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN")) {
-            Err(error) if error.code().is_none() => Err(error),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`,
@@ -170,25 +161,23 @@ impl Listener {
     }
 
     /// Watches for as long as the server is a primary. Fails if the connection breaks.
-    pub(super) fn run(mut self, occasion: Occasion, primary: &Primary) -> Result<(), Failure> {
-        self.watch(occasion, primary).map_err(|error| self.server.failure(&error))
+    pub(super) fn run(mut self, occasion: Occasion, is_primary: &AtomicBool) -> Result<(), Failure> {
+        self.watch(occasion, is_primary).map_err(|error| self.server.failure(&error))
     }
 
-    fn watch(&mut self, occasion: Occasion, primary: &Primary) -> Result<(), RedisError> {
+    fn watch(&mut self, occasion: Occasion, is_primary: &AtomicBool) -> Result<(), RedisError> {
         self.read_all(occasion)?;
         let mut checked = Instant::now();
         let mut setting_checked = Instant::now();
-        while primary.is_current() {
-            if self.pending.is_empty() && !self.is_flushed {
+        while is_primary.load(Ordering::Relaxed) {
+            if self.pending.is_empty() {
                 self.wait()?;
             }
             self.read_pending()?;
-            if std::mem::take(&mut self.is_flushed) {
-                self.read_known(Occasion::Flush, &HashSet::new())?;
-            }
             if checked.elapsed() >= IDLE {
                 checked = Instant::now();
-                self.check_next()?;
+                let keys = self.shared.history().unchecked(&self.node, MAX_AGE, CHECKED);
+                self.read_keys(keys, Occasion::Watching)?;
             }
             if setting_checked.elapsed() >= MAX_AGE {
                 setting_checked = Instant::now();
@@ -214,15 +203,6 @@ impl Listener {
             Ok(other) => Err(io::Error::other(format!("unexpected reply {other:?}")).into()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Reads up to [`CHECKED`] locks whose last reading is too old.
-    fn check_next(&mut self) -> Result<(), RedisError> {
-        let cursor = std::mem::take(&mut self.cursor);
-        let stale = Some((&*self.node, MAX_AGE));
-        let (keys, next) = self.shared.history().keys_after(&cursor, CHECKED, stale);
-        self.cursor = next.unwrap_or_default();
-        self.read_keys(keys, Occasion::Watching)
     }
 
     /// Prints a message when the server stops publishing the needed events.
@@ -258,19 +238,9 @@ impl Listener {
         if occasion == Occasion::Start {
             return Ok(());
         }
-        self.read_known(occasion, &read)
-    }
-
-    /// Reads all known locks except these.
-    fn read_known(&mut self, occasion: Occasion, except: &HashSet<Vec<u8>>) -> Result<(), RedisError> {
-        let mut cursor = Some(Vec::new());
-        while let Some(after) = cursor {
-            let (mut keys, next) = self.shared.history().keys_after(&after, CHECKED, None);
-            keys.retain(|key| !except.contains(key));
-            self.read_keys(keys, occasion)?;
-            cursor = next;
-        }
-        Ok(())
+        let mut known = self.shared.history().keys();
+        known.retain(|key| !read.contains(key));
+        self.read_keys(known, occasion)
     }
 
     fn read_pending(&mut self) -> Result<(), RedisError> {
@@ -308,13 +278,9 @@ impl Listener {
             Ok(lock) => (lock, false),
             Err(error) => match error.code() {
                 Some("WRONGTYPE") => (None, true),
-                Some("MOVED" | "ASK") => {
-                    self.shared.history().moved_from(key, &self.node);
-                    return Ok(());
-                }
-                // The periodic check reads the lock again later.
-                Some("TRYAGAIN" | "CLUSTERDOWN") => return Ok(()),
-                Some("NOPERM") if is_about_a_key(&error) => return Ok(()),
+                // The periodic check reads the lock again later, here or at the server to which its slot has moved.
+                Some("CLUSTERDOWN") => return Ok(()),
+                _ if is_about_a_key(&error) => return Ok(()),
                 _ => return Err(error),
             },
         };
@@ -349,10 +315,6 @@ impl Listener {
     }
 
     fn note(&mut self, kind: &PushKind, data: &[Value]) -> Result<(), RedisError> {
-        if *kind == PushKind::Invalidate {
-            self.is_flushed |= matches!(data, [Value::Nil]);
-            return Ok(());
-        }
         if let [_, Value::BulkString(channel), Value::BulkString(event)] = data
             && *kind == PushKind::PMessage
             && let Some(key) = channel.strip_prefix(self.prefix.as_slice())
@@ -370,7 +332,10 @@ impl Listener {
         if !is_pending && self.pending.len() >= MAX_PENDING {
             return Err(io::Error::other("the events come faster than the locks can be read").into());
         }
-        self.pending.entry(key.to_vec()).or_default().add(change, SystemTime::now());
+        let published = self.pending.entry(key.to_vec()).or_default();
+        if !matches!(change, Change::Renewed | Change::Other) {
+            published.push((change, SystemTime::now()));
+        }
         Ok(())
     }
 }

@@ -33,7 +33,6 @@ use crate::failure::Failure;
 use crate::json;
 use crate::primaries::Servers;
 use fact::Fact;
-use history::History;
 use listener::Shared;
 
 /// How many lines may wait for the output.
@@ -45,17 +44,13 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Show changes of locks as they happen
 ///
 /// watch prints one line for each change, with the owner and the token: acquired, released, lost (the lease is over) or
-/// broken (deleted, renamed, overwritten, flushed). The first lines show the locks that are held at the start. watch
+/// broken (deleted, renamed, overwritten). The first lines show the locks that are held at the start. watch
 /// continues after a failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
 #[derive(Args)]
 pub(crate) struct Watch {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
     #[arg(value_name = "PATTERN", default_value = "*", hide_default_value = true)]
     pattern: OsString,
-
-    /// Also show renewals, and repeated acquisitions and releases of an owner that still holds the lock
-    #[arg(long)]
-    renewals: bool,
 
     /// Add the missing classes to the setting notify-keyspace-events of each primary
     #[arg(long)]
@@ -76,7 +71,7 @@ impl Watch {
         let shared = Shared {
             pattern: self.pattern.into_vec(),
             configures: self.configure,
-            history: Mutex::new(History::new(self.renewals)),
+            history: Mutex::default(),
             facts: sender,
         };
         supervisor::start(self.servers, Arc::new(shared))?;

@@ -2,9 +2,6 @@
 
 use std::time::SystemTime;
 
-/// How many changes of one lock are kept until the lock is read. Of later changes, only the acquisitions are counted.
-const KEPT: usize = 64;
-
 /// What an event says about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -17,7 +14,7 @@ pub(super) enum Change {
     Broken(&'static str),
     /// The key came from another name, from another database or from a dump. The text says which.
     Arrived(&'static str),
-    /// LOCK.RENEW changed the lease or the limit.
+    /// LOCK.RENEW changed the lease or the limit, or restored a tenure that the server had forgotten.
     Renewed,
     /// The event says nothing about the tenures.
     Other,
@@ -56,24 +53,5 @@ impl Change {
     }
 }
 
-/// The changes of one lock since its last reading, in their order. At most [`KEPT`] changes are stored.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    pub(super) changes: Vec<(Change, SystemTime)>,
-    /// The number of acquisitions that are not in `changes`.
-    pub(super) more_acquired: usize,
-    pub(super) renewed: bool,
-}
-
-impl Published {
-    /// Adds a change that was reported at this time.
-    pub(super) fn add(&mut self, change: Change, at: SystemTime) {
-        match change {
-            Change::Other => {}
-            Change::Renewed => self.renewed = true,
-            _ if self.changes.len() < KEPT => self.changes.push((change, at)),
-            Change::Acquired => self.more_acquired += 1,
-            Change::Released | Change::Expired | Change::Broken(_) | Change::Arrived(_) => {}
-        }
-    }
-}
+/// The changes of one lock since its last reading, in their order, with the times when their events arrived.
+pub(super) type Published = Vec<(Change, SystemTime)>;
