@@ -97,7 +97,7 @@ sanitize: test-builds ## Run the tests under AddressSanitizer, with a server bui
 mutants: ## Run mutation tests of core/. Its tests must catch 95 % of the mutants.
 	@scripts/mutants
 
-demo: build ## Show 50 clients that count to 5,000, with and without a lock, and a holder that is stopped until its lease is over.
+demo: build ## Show 50 clients that count to 5,000, with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
 	@scripts/demo $(MODULE)
 

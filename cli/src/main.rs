@@ -72,7 +72,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         Command::Man => print(manual),
-        Command::Demo(demo) => demo.run().map(|()| ExitCode::SUCCESS),
+        Command::Demo(demo) => demo.run(),
     };
     outcome.unwrap_or_else(|failure| {
         let code = failure.code.unwrap_or(usual_code);

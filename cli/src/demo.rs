@@ -1,36 +1,60 @@
+//! `lockward demo`: shows lost updates without a lock, on a real server.
+//!
 //! Many clients add 1 to the same number, with GET, an addition and SET. Without a lock, two clients can read the same
 //! number, and one update is lost.
 //!
 //! All clients together make a fixed number of increments, so all clients compete until the end. The number of
 //! increments by each client shows how fair the lock is.
 
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use redis::Connection;
 use uuid::Uuid;
 
 use crate::duration;
 use crate::failure::Failure;
 use crate::output;
+use crate::primaries::Servers;
 use crate::server::Server;
 
 /// How long a client waits for a lock, in milliseconds.
 const WAIT_LIMIT_MS: u64 = 20_000;
 /// A lease that is much longer than a step of the demo, in milliseconds.
-pub(super) const LEASE_MS: u64 = 30_000;
+const LEASE_MS: u64 = 30_000;
 
 const CLIENTS: usize = 50;
 const INCREMENTS: u64 = 5_000;
 /// How long a client sleeps before it tries SET NX PX again.
 const RETRY: Duration = Duration::from_millis(50);
 /// The TTL of the demo's data in seconds, in case somebody kills the demo.
-pub(super) const EXPIRY_S: u64 = 60;
+const EXPIRY_S: u64 = 60;
 
 /// Deletes the key if its value is the owner in ARGV.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])";
+
+/// Show lost updates without a lock, on a real server
+///
+/// Fifty clients add 1 to the same number (GET, add 1, SET): first without a lock, then with SET NX PX, then with
+/// LOCK.ACQUIRE. The demo uses its own keys and deletes them.
+#[derive(Args)]
+pub(crate) struct Demo {
+    #[command(flatten)]
+    servers: Servers,
+}
+
+impl Demo {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let [server] = <[_; 1]>::try_from(self.servers.primaries()?)
+            .map_err(|_| Failure::new("demo needs a server that is not part of a cluster"))?;
+        server.connect_with_module()?;
+        run(&server)
+    }
+}
 
 /// A kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,12 +89,17 @@ struct Share {
 
 /// Lets the clients count with each kind of lock, and prints a table. Fails if an update was lost with the lock
 /// commands.
-pub(super) fn run(server: &Server) -> Result<(), Failure> {
+fn run(server: &Server) -> Result<ExitCode, Failure> {
     // By convention, the name of an owner is a UUID of the process and a number of the thread.
     let process = Uuid::new_v4();
-    let client = |thread| Ok(Client { connection: connect(server)?, owner: format!("{process}:{thread}") });
+    let client = |thread| {
+        let connection = server.connect()?;
+        // The connection must wait for a reply for longer than LOCK.ACQUIRE blocks.
+        connection.set_read_timeout(Some(Duration::from_millis(WAIT_LIMIT_MS) + server.patience()))?;
+        Ok(Client { connection, owner: format!("{process}:{thread}") })
+    };
     let mut clients = (0..CLIENTS).map(client).collect::<Result<Vec<_>, Failure>>()?;
-    let mut control = connect(server)?;
+    let mut control = server.connect()?;
     output::print(&format!(
         "{CLIENTS} clients together add 1 to one number {INCREMENTS} times, each time in three steps: GET, add 1, SET.\n\
          The right result is {INCREMENTS}. With a fair lock, each client adds 1 about {} times. Server: {}\n\n",
@@ -104,7 +133,7 @@ pub(super) fn run(server: &Server) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(duration: Duration) -> String {
@@ -177,7 +206,12 @@ impl Round {
                 }
                 Ok(())
             }
-            Kind::LockCommands => acquire(&self.lock, owner, LEASE_MS, connection).map(drop),
+            Kind::LockCommands => {
+                let mut acquire = redis::cmd("LOCK.ACQUIRE");
+                acquire.arg(&self.lock).arg(owner).arg("PX").arg(LEASE_MS).arg("BLOCK").arg(WAIT_LIMIT_MS);
+                let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
+                granted.map(drop).ok_or_else(|| Failure::new("a client waited too long for the lock"))
+            }
         }
     }
 
@@ -190,7 +224,9 @@ impl Round {
                 let lost = || Failure::new("a lease ended before its owner released the lock");
                 script.query::<bool>(connection)?.then_some(()).ok_or_else(lost)
             }
-            Kind::LockCommands => release(&self.lock, owner, connection),
+            Kind::LockCommands => {
+                Ok(redis::cmd("LOCK.RELEASE").arg(&self.lock).arg(owner).exec(connection)?)
+            }
         }
     }
 
@@ -203,29 +239,4 @@ impl Round {
         redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(EXPIRY_S).exec(connection)?;
         Ok(())
     }
-}
-
-/// Opens a connection that waits for a reply for longer than LOCK.ACQUIRE blocks.
-pub(super) fn connect(server: &Server) -> Result<Connection, Failure> {
-    let connection = server.connect()?;
-    connection.set_read_timeout(Some(Duration::from_millis(WAIT_LIMIT_MS) + server.patience()))?;
-    Ok(connection)
-}
-
-/// Waits for a lock. Returns the fencing token.
-pub(super) fn acquire(
-    lock: &str,
-    owner: &str,
-    lease_ms: u64,
-    connection: &mut Connection,
-) -> Result<u64, Failure> {
-    // HOLDS makes the command safe to send twice.
-    let mut acquire = redis::cmd("LOCK.ACQUIRE");
-    acquire.arg(lock).arg(owner).arg("PX").arg(lease_ms).arg("BLOCK").arg(WAIT_LIMIT_MS).arg("HOLDS").arg(1);
-    let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
-    granted.map(|(token, ..)| token).ok_or_else(|| Failure::new("a client waited too long for the lock"))
-}
-
-pub(super) fn release(lock: &str, owner: &str, connection: &mut Connection) -> Result<(), Failure> {
-    Ok(redis::cmd("LOCK.RELEASE").arg(lock).arg(owner).arg("HOLDS").arg(0).exec(connection)?)
 }
