@@ -55,7 +55,7 @@ impl Break {
         };
         let mut ending = lock.holders.clone();
         if let Some(owner) = &self.owner {
-            ending.retain(|holder| holder.owner == owner.as_bytes());
+            ending.retain(|holder| holder.owner.0 == owner.as_bytes());
             if ending.is_empty() {
                 say(&format!("{} does not hold {name}", text::show(owner.as_bytes())));
                 return Ok(ExitCode::FAILURE);
@@ -76,7 +76,7 @@ impl Break {
         let mut connection = server.connect()?;
         let mut any_broken = false;
         for holder in &ending {
-            let owner = text::show(&holder.owner);
+            let owner = &holder.owner;
             if release(&mut connection, key, holder).map_err(|error| server.failure(&error))? {
                 say(&format!("broken: {owner} held {name} with token {}", holder.token));
                 any_broken = true;
@@ -92,7 +92,7 @@ impl Break {
         let first = now.as_ref().and_then(|lock| Some((lock.holding, lock.holders.first()?)));
         match first {
             Some((1, next)) => {
-                say(&format!("now {} holds it with token {}", text::show(&next.owner), next.token));
+                say(&format!("now {} holds it with token {}", next.owner, next.token));
             }
             Some((holding, _)) => say(&format!("now {holding} owners hold it")),
             None => say("now nobody holds it"),
@@ -109,7 +109,7 @@ fn say(line: &str) {
 /// Ends the tenure of a holder. `false` means that the tenure had already ended.
 fn release(connection: &mut Connection, key: &[u8], holder: &Holder) -> Result<bool, RedisError> {
     let mut release = redis::cmd("LOCK.RELEASE");
-    release.arg(key).arg(&holder.owner).arg("ALL").arg("TOKEN").arg(holder.token);
+    release.arg(key).arg(&holder.owner.0).arg("ALL").arg("TOKEN").arg(holder.token);
     match release.query::<()>(connection) {
         Ok(()) => Ok(true),
         Err(error) if error.code() == Some("NOTHELD") => Ok(false),

@@ -83,7 +83,7 @@ pub(crate) const WAITERS: [Column; 6] =
 pub(crate) fn holder_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String; 6]> {
     lock.holders.iter().map(move |holder| {
         [
-            text::show(&holder.owner),
+            holder.owner.to_string(),
             holder.mode.to_string(),
             holder.holds.to_string(),
             holder.token.to_string(),
@@ -99,7 +99,7 @@ pub(crate) fn waiter_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String
         let left = |ms: u64| duration::show_ms(ms.saturating_sub(age));
         [
             position.to_string(),
-            text::show(&waiter.owner),
+            waiter.owner.to_string(),
             waiter.mode.to_string(),
             duration::show_ms(waiter.waited.saturating_add(age)),
             waiter.wait_left.map_or_else(|| "no limit".to_owned(), left),

@@ -1,17 +1,9 @@
 //! The output of `--json`: the fields of LOCK.INFO in snake_case, with times in milliseconds.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::text;
-
-/// Serializes a key or an owner. A name that is not UTF-8 is escaped as in tables.
-pub(crate) fn name<S: Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    match std::str::from_utf8(name) {
-        Ok(name) => serializer.serialize_str(name),
-        Err(_) => serializer.serialize_str(&text::show(name)),
-    }
-}
 
 /// Returns the value as one line of JSON. serde_json does not escape the invisible characters from U+007F on.
 pub(crate) fn line(value: &impl Serialize) -> Result<String, Failure> {

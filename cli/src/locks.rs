@@ -7,9 +7,8 @@ use std::fmt;
 use redis::{Cmd, Connection, FromRedisValue, ParsingError, RedisError, Value};
 use serde::Serialize;
 
-use crate::json;
 use crate::server::send_all;
-use crate::text;
+use crate::text::{self, Name};
 
 /// The type of a lock in TYPE and SCAN.
 pub(crate) const TYPE: &str = "lockward-";
@@ -61,8 +60,7 @@ pub(crate) struct Lock {
 /// An owner that holds a lock. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Holder {
-    #[serde(serialize_with = "json::name")]
-    pub(crate) owner: Vec<u8>,
+    pub(crate) owner: Name,
     pub(crate) holds: u64,
     pub(crate) token: u64,
     #[serde(flatten)]
@@ -80,7 +78,7 @@ impl Lock {
 
     /// The first holder and the number of other holders: `alice and 11 more`. `None` means that nobody holds the lock.
     pub(crate) fn show_holders(&self) -> Option<String> {
-        let first = text::show(&self.holders.first()?.owner);
+        let first = self.holders.first()?.owner.to_string();
         Some(match self.holding.saturating_sub(1) {
             0 => first,
             more => format!("{first} and {more} more"),
@@ -100,8 +98,7 @@ impl Lock {
 /// A client that waits for a lock. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Waiter {
-    #[serde(serialize_with = "json::name")]
-    pub(crate) owner: Vec<u8>,
+    pub(crate) owner: Name,
     #[serde(flatten)]
     pub(crate) mode: Mode,
     pub(crate) client_id: u64,
@@ -113,11 +110,11 @@ pub(crate) struct Waiter {
 /// A lock with waiters.
 #[derive(Clone, Debug)]
 pub(crate) struct Contended {
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Name,
     pub(crate) waiters: u64,
     /// The longest wait, in milliseconds.
     pub(crate) longest_wait: u64,
-    pub(crate) holder: Option<Vec<u8>>,
+    pub(crate) holder: Option<Name>,
 }
 
 impl Contended {
@@ -174,7 +171,7 @@ pub(crate) fn read_contended(
     holders: u64,
 ) -> Result<Vec<(Contended, Option<Lock>)>, RedisError> {
     let contended: Vec<Contended> = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).query(connection)?;
-    let locks = read_all(connection, contended.iter().map(|lock| &lock.key), holders)?;
+    let locks = read_all(connection, contended.iter().map(|lock| &lock.key.0), holders)?;
     Ok(contended.into_iter().zip(locks).collect())
 }
 
@@ -203,13 +200,6 @@ impl Fields {
     fn mode(&mut self) -> Result<Mode, ParsingError> {
         Ok(Mode { slots: self.take("slots")?, weight: self.take("weight")? })
     }
-
-    fn bytes(&mut self, name: &str) -> Result<Vec<u8>, ParsingError> {
-        match self.0.remove(name) {
-            Some(Value::BulkString(bytes)) => Ok(bytes),
-            other => Err(format!("no bytes in {name}: {other:?}").into()),
-        }
-    }
 }
 
 impl FromRedisValue for Lock {
@@ -233,7 +223,7 @@ impl FromRedisValue for Holder {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            owner: fields.bytes("owner")?,
+            owner: fields.take("owner")?,
             holds: fields.take("holds")?,
             token: fields.take("token")?,
             mode: fields.mode()?,
@@ -248,7 +238,7 @@ impl FromRedisValue for Waiter {
         let mut fields = Fields::of(value)?;
         let wait_left: i64 = fields.take("wait-left")?;
         Ok(Self {
-            owner: fields.bytes("owner")?,
+            owner: fields.take("owner")?,
             mode: fields.mode()?,
             client_id: fields.take("client-id")?,
             waited: fields.take("waited")?,
@@ -261,10 +251,10 @@ impl FromRedisValue for Contended {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
-            key: fields.bytes("key")?,
+            key: fields.take("key")?,
             waiters: fields.take("waiters")?,
             longest_wait: fields.take("longest-wait")?,
-            holder: fields.bytes("holder").ok(),
+            holder: fields.take("holder")?,
         })
     }
 }

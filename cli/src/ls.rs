@@ -15,7 +15,7 @@ use crate::json;
 use crate::locks::{Contended, Lock, TYPE, read_all, read_contended};
 use crate::output;
 use crate::primaries::Servers;
-use crate::text::{self, Column::Left, Column::Right};
+use crate::text::{self, Column::Left, Column::Right, Name};
 
 /// How many keys the server scans before it serves other clients again.
 const SCAN_COUNT: u64 = 1_000;
@@ -50,8 +50,7 @@ pub(crate) struct Ls {
 
 #[derive(Serialize)]
 struct LockWithKey {
-    #[serde(serialize_with = "json::name")]
-    key: Vec<u8>,
+    key: Name,
     #[serde(flatten)]
     lock: Lock,
 }
@@ -98,7 +97,9 @@ fn scan(
         let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
         let locks = read_all(connection, keys.iter(), holders)?;
         found.extend(
-            keys.into_iter().zip(locks).filter_map(|(key, lock)| Some(LockWithKey { key, lock: lock? })),
+            keys.into_iter()
+                .zip(locks)
+                .filter_map(|(key, lock)| Some(LockWithKey { key: Name(key), lock: lock? })),
         );
         if next == 0 {
             return Ok(found);
@@ -136,7 +137,7 @@ fn table(found: &[LockWithKey]) -> String {
         let first = lock.holders.first();
         let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
         [
-            text::show(key),
+            key.to_string(),
             or_none(lock.show_holders()),
             or_none(first.map(|_| lock.mode.to_string())),
             or_none(first.map(|holder| holder.holds.to_string())),

@@ -1,7 +1,39 @@
 //! Text for the terminal: keys and owners, numbers and tables. Keys and owners are arbitrary bytes, and must neither send
 //! control characters to the terminal, nor hide or reorder the text of a line.
 
+use std::fmt;
+
 use console::Alignment;
+use redis::{FromRedisValue, ParsingError, Value};
+use serde::{Serialize, Serializer};
+
+/// A key or an owner. As text, it looks as [`show`] says. In JSON, only bytes that are not UTF-8 are escaped.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name(pub(crate) Vec<u8>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show(&self.0))
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(name) => serializer.serialize_str(name),
+            Err(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl FromRedisValue for Name {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        match value {
+            Value::BulkString(bytes) => Ok(Self(bytes)),
+            other => Err(format!("no name: {other:?}").into()),
+        }
+    }
+}
 
 /// Returns the name as text. Invisible characters and bytes that are not UTF-8 are escaped: `\x1b`.
 pub(crate) fn show(name: &[u8]) -> String {

@@ -26,6 +26,7 @@ use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::primaries::Servers;
+use crate::text::Name;
 use poller::Poll;
 use state::{Order, State};
 
@@ -94,7 +95,7 @@ fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
 /// Draws and handles keys until the user quits or a signal arrives.
 fn show(
     terminal: &mut DefaultTerminal,
-    open: &Sender<Option<Vec<u8>>>,
+    open: &Sender<Option<Name>>,
     polls: &Receiver<Poll>,
     mut state: State,
     signal: &AtomicI32,

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command, is_about_a_key, read_contended};
 use crate::primaries::Servers;
 use crate::server::{Connected, Server, all_answers, ask_all};
+use crate::text::Name;
 
 /// How often to look for other primaries.
 const LOOK: Duration = Duration::from_secs(5);
@@ -51,7 +52,7 @@ pub(super) struct Sample {
     pub(super) locks: Vec<(Contended, Option<Lock>)>,
     /// The lock whose queue is shown, if this primary serves its key. `None` in place of the lock means that nobody holds
     /// it.
-    pub(super) open: Option<(Vec<u8>, Option<Lock>)>,
+    pub(super) open: Option<(Name, Option<Lock>)>,
     /// The warning for the user, if the server is a replica.
     pub(super) warning: Option<String>,
 }
@@ -62,7 +63,7 @@ pub(super) fn start(
     servers: Servers,
     interval: Duration,
     count: u64,
-) -> (Sender<Option<Vec<u8>>>, Receiver<Poll>) {
+) -> (Sender<Option<Name>>, Receiver<Poll>) {
     let (open_sender, open_keys) = channel();
     let (polls, receiver) = channel();
     thread::spawn(move || {
@@ -94,7 +95,7 @@ struct Poller {
 }
 
 impl Poller {
-    fn poll(&mut self, open: Option<Vec<u8>>) -> Poll {
+    fn poll(&mut self, open: Option<Name>) -> Poll {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             self.looked = Some(Instant::now());
             match self.servers.primaries_after(&self.primaries) {
@@ -108,7 +109,7 @@ impl Poller {
             let kept = || kept.lock().unwrap_or_else(PoisonError::into_inner);
             let connected = kept().remove(server.address());
             let (mut connection, warning) = connected.map_or_else(|| server.connect_with_module(), Ok)?;
-            let sample = sample(server, &mut connection, warning.clone(), count, open.as_deref());
+            let sample = sample(server, &mut connection, warning.clone(), count, open.as_ref());
             let sample = sample.map_err(|error| server.failure(&error))?;
             kept().insert(server.address().to_owned(), (connection, warning));
             Ok(sample)
@@ -126,17 +127,18 @@ fn sample(
     connection: &mut Connection,
     warning: Option<String>,
     count: u64,
-    open: Option<&[u8]>,
+    open: Option<&Name>,
 ) -> Result<Sample, RedisError> {
     let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let figure = |Figure { field, .. }| fields.get(field).and_then(|value| value.parse().ok()).unwrap_or(0);
     let locks = read_contended(connection, count, 1)?;
-    let open = match open.map(|key| (key, info_command(key, HOLDERS, Some(QUEUE_LENGTH)).query(connection))) {
-        Some((_, Err(error))) if is_about_a_key(&error) => None,
-        Some((key, lock)) => Some((key.to_vec(), lock?)),
-        None => None,
-    };
+    let open =
+        match open.map(|key| (key, info_command(&key.0, HOLDERS, Some(QUEUE_LENGTH)).query(connection))) {
+            Some((_, Err(error))) if is_about_a_key(&error) => None,
+            Some((key, lock)) => Some((key.clone(), lock?)),
+            None => None,
+        };
     let address = server.address().to_owned();
     Ok(Sample { address, at: Instant::now(), figures: FIGURES.map(figure), locks, open, warning })
 }

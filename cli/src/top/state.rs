@@ -10,6 +10,7 @@ use super::poller::{FIGURES, Figures, Poll, Sample};
 use crate::duration;
 use crate::failure::Failure;
 use crate::locks::{Contended, Lock};
+use crate::text::Name;
 
 /// How the locks are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(super) struct Row {
 
 /// A lock whose queue is shown.
 pub(super) struct Open {
-    pub(super) key: Vec<u8>,
+    pub(super) key: Name,
     /// `None` means that nobody holds the lock.
     pub(super) lock: Option<Lock>,
     pub(super) at: Instant,
@@ -58,9 +59,9 @@ pub(super) struct State {
     pub(super) order: Order,
     pub(super) selection: TableState,
     /// The key of the selected lock. The lock stays selected when the order changes.
-    selected: Option<Vec<u8>>,
+    selected: Option<Name>,
     /// The key of the lock whose queue is shown in place of the list.
-    pub(super) open: Option<Vec<u8>>,
+    pub(super) open: Option<Name>,
     /// The figures of each primary from which the next rates are computed.
     before: HashMap<String, (Instant, Figures)>,
     interval: Duration,

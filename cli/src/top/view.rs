@@ -14,7 +14,7 @@ use super::state::{Open, Order, Row, Shown, State};
 use crate::duration::{ms, show_ms};
 use crate::info;
 use crate::locks::Lock;
-use crate::text::{self, Column, Column::Left, Column::Right};
+use crate::text::{self, Column, Column::Left, Column::Right, Name};
 
 /// The width of a column, and the smallest width of a terminal that shows the column.
 type Width = (Constraint, u16);
@@ -118,14 +118,14 @@ fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
         let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
         let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
-            1 => owner.map(|owner| text::show(owner)),
+            1 => owner.map(Name::to_string),
             holding => Some(format!("{} owners", text::grouped(holding))),
         };
         let or_none = |cell: Option<String>| Line::from(cell.unwrap_or_else(|| "-".to_owned()));
         let wait = lock.longest_wait.saturating_add(age);
         let lease_left = holder.map(|holder| show_ms(holder.lease_left.saturating_sub(age)));
         [
-            Line::from(text::show(&lock.key)),
+            Line::from(lock.key.to_string()),
             Line::from(text::grouped(lock.waiters)).bold(),
             Line::from(show_ms(wait)).style(wait_style(wait)),
             or_none(holders),
@@ -153,7 +153,7 @@ fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
-    let title = titled(&text::show(state.open.as_deref().unwrap_or_default()));
+    let title = titled(&state.open.as_ref().map(Name::to_string).unwrap_or_default());
     let read = state.shown.as_ref().and_then(|shown| shown.open.as_ref());
     let Some(Open { key, lock, at }) = read.filter(|read| Some(&read.key) == state.open.as_ref()) else {
         frame.render_widget(title, area);
@@ -170,7 +170,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    frame.render_widget(holder_table(key, lock, age, area.width), above);
+    frame.render_widget(holder_table(&key.0, lock, age, area.width), above);
     frame.render_widget(waiter_table(lock, age, area.width), below);
 }
 

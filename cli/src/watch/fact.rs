@@ -6,9 +6,8 @@ use chrono::{DateTime, Local, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 use crate::duration;
-use crate::json;
 use crate::locks::Mode;
-use crate::text;
+use crate::text::Name;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,8 +41,7 @@ impl What {
 /// An owner that holds or held a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Party {
-    #[serde(serialize_with = "json::name")]
-    pub(super) owner: Vec<u8>,
+    pub(super) owner: Name,
     pub(super) token: u64,
 }
 
@@ -53,8 +51,8 @@ pub(super) struct Fact {
     #[serde(serialize_with = "utc")]
     pub(super) time: SystemTime,
     pub(super) event: What,
-    #[serde(serialize_with = "optional_name", skip_serializing_if = "Option::is_none")]
-    pub(super) key: Option<Vec<u8>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<Name>,
     #[serde(flatten)]
     pub(super) party: Option<Party>,
     #[serde(flatten)]
@@ -90,7 +88,7 @@ impl Fact {
 
     /// A fact about a lock.
     pub(super) fn of(key: &[u8], time: SystemTime, event: What) -> Self {
-        Self { key: Some(key.to_vec()), ..Self::new(time, event) }
+        Self { key: Some(Name(key.to_vec())), ..Self::new(time, event) }
     }
 
     /// A fact about the connection to a server.
@@ -103,7 +101,7 @@ impl Fact {
         let time = DateTime::<Local>::from(self.time);
         let mut line = time.format("%Y-%m-%d %H:%M:%S%.3f").to_string();
         if let Some(key) = &self.key {
-            line += &format!("  {}", text::show(key));
+            line += &format!("  {key}");
         }
         line += &match self.acquisitions {
             None => format!("  {}", self.event.word()),
@@ -111,7 +109,7 @@ impl Fact {
             Some(count) => format!("  acquired and ended {count} times, owners not seen"),
         };
         if let Some(party) = &self.party {
-            line += &format!("  {}  token {}", text::show(&party.owner), party.token);
+            line += &format!("  {}  token {}", party.owner, party.token);
         }
         if let Some(mode) = self.mode.filter(|mode| !mode.is_exclusive()) {
             line += &format!("  {mode}");
@@ -132,9 +130,4 @@ impl Fact {
 /// Serializes a time in UTC, in the form of RFC 3339: `2026-11-23T02:12:07.123Z`.
 fn utc<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&DateTime::<Utc>::from(*time).to_rfc3339_opts(SecondsFormat::Millis, true))
-}
-
-#[allow(clippy::ref_option, reason = "serde gives a reference to the field")]
-fn optional_name<S: Serializer>(name: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
-    json::name(name.as_deref().unwrap_or_default(), serializer)
 }

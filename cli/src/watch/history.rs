@@ -319,6 +319,7 @@ impl<'a> Comparison<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::Name;
 
     /// The history of the lock `k`, in virtual time.
     struct Scene {
@@ -345,7 +346,7 @@ mod tests {
             let holders: Vec<Holder> = holders
                 .iter()
                 .map(|&(owner, token, slots, lease_left, held_for)| Holder {
-                    owner: owner.into(),
+                    owner: Name(owner.into()),
                     holds: 1,
                     token,
                     mode: Mode { slots, weight: 1 },
