@@ -36,7 +36,7 @@ check-port: # before the build, which may take minutes
 test: test-builds ## Run all tests, including those against real servers.
 	cargo test --workspace --no-fail-fast
 
-test-docs: build ## Run every program in README.md and docs/ on real servers.
+test-docs: test-server ## Run every program in README.md and docs/ on real servers.
 	cargo build --release -p lockward-cli
 	@scripts/run-docs
 
