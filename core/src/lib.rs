@@ -12,7 +12,7 @@
 //! - [`arguments`] parses the arguments of commands.
 //! - [`encoding`] encodes and decodes locks and changes, for RDB files, replicas and the AOF.
 //!
-//! A file imports only files of a lower layer. scripts/layers lists the layers.
+//! No two files import each other, directly or through other files: scripts/check-layers checks this.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
