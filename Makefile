@@ -99,10 +99,10 @@ mutants: ## Run mutation tests of core/. Its tests must catch 95 % of the mutant
 
 demo: build ## Show 50 clients that count to 5,000, with and without a lock.
 	@cargo build --quiet --release -p lockward-cli
-	@scripts/demo $(MODULE)
+	@scripts/with-server target/release/lockward demo
 
 examples: build ## Run the programs in examples/ against Redis and PostgreSQL.
-	@scripts/examples $(MODULE)
+	@scripts/with-server scripts/examples
 
 torture: build ## Run 32 clients with faults for SECONDS (60), and check their records.
 	@cargo build --quiet --release -p lockward-torture
