@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::primaries::Servers;
 use crate::server::Server;
+use crate::text::{self, Column::Left, Column::Right};
 
 /// How long a client waits for a lock, in milliseconds.
 const WAIT_LIMIT_MS: u64 = 20_000;
@@ -56,23 +57,20 @@ impl Demo {
     }
 }
 
-/// A kind of lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    NoLock,
-    SetNx,
-    LockCommands,
+/// A kind of lock: its name, and how to acquire and release it.
+struct Kind {
+    name: &'static str,
+    acquire: fn(&str, &mut Client) -> Result<(), Failure>,
+    release: fn(&str, &mut Client) -> Result<(), Failure>,
 }
 
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::NoLock => "no lock",
-            Self::SetNx => "SET NX PX, retry 50 ms",
-            Self::LockCommands => "LOCK.ACQUIRE BLOCK",
-        }
-    }
-}
+const LOCK_COMMANDS: &str = "LOCK.ACQUIRE BLOCK";
+
+const KINDS: [Kind; 3] = [
+    Kind { name: "no lock", acquire: |_, _| Ok(()), release: |_, _| Ok(()) },
+    Kind { name: "SET NX PX, retry 50 ms", acquire: set_nx, release: delete },
+    Kind { name: LOCK_COMMANDS, acquire, release },
+];
 
 /// A client of the demo, like one thread of an application.
 struct Client {
@@ -106,12 +104,8 @@ fn run(server: &Server) -> Result<ExitCode, Failure> {
         INCREMENTS / CLIENTS as u64,
         server.address()
     ))?;
-    let line = |cells: [&str; 6]| {
-        let [lock, number, lost, time, wait, each] = cells;
-        output::print(&format!("{lock:<24}{number:>8}{lost:>14}{time:>9}{wait:>14}{each:>16}\n"))
-    };
-    line(["lock", "number", "lost updates", "time", "longest wait", "adds per client"])?;
-    for kind in [Kind::NoLock, Kind::SetNx, Kind::LockCommands] {
+    let mut rows = Vec::new();
+    for kind in &KINDS {
         let round = Round::new(kind);
         let result = round.run(&mut control, &mut clients);
         let deleted = redis::cmd("DEL").arg(&round.number).arg(&round.lock).exec(&mut control);
@@ -119,20 +113,29 @@ fn run(server: &Server) -> Result<ExitCode, Failure> {
         deleted?;
         let increments = || shares.iter().map(|share| share.increments);
         let longest = shares.iter().map(|share| share.longest_wait).max().unwrap_or_default();
-        line([
-            kind.name(),
-            &number.to_string(),
-            &INCREMENTS.saturating_sub(number).to_string(),
-            &show(took),
-            &if kind == Kind::NoLock { "-".to_owned() } else { show(longest) },
-            &format!("{} to {}", increments().min().unwrap_or(0), increments().max().unwrap_or(0)),
-        ])?;
-        if kind == Kind::LockCommands && number != INCREMENTS {
+        rows.push([
+            kind.name.to_owned(),
+            number.to_string(),
+            INCREMENTS.saturating_sub(number).to_string(),
+            show(took),
+            show(longest),
+            format!("{} to {}", increments().min().unwrap_or(0), increments().max().unwrap_or(0)),
+        ]);
+        if kind.name == LOCK_COMMANDS && number != INCREMENTS {
             return Err(Failure::new(format!(
                 "LOCK.ACQUIRE led to {number} instead of {INCREMENTS}: two owners held the lock at once. Please report this."
             )));
         }
     }
+    let columns = [
+        Left("lock"),
+        Right("number"),
+        Right("lost updates"),
+        Right("time"),
+        Right("longest wait"),
+        Right("adds per client"),
+    ];
+    output::print(&text::table(columns, rows.into_iter()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,7 +145,7 @@ fn show(duration: Duration) -> String {
 
 /// A round of the demo, with one kind of lock. Each round has its own keys.
 struct Round {
-    kind: Kind,
+    kind: &'static Kind,
     number: String,
     lock: String,
     /// How many increments have begun.
@@ -150,7 +153,7 @@ struct Round {
 }
 
 impl Round {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: &'static Kind) -> Self {
         let name = format!("lockward:demo:{}", Uuid::new_v4());
         Self {
             kind,
@@ -183,51 +186,16 @@ impl Round {
         let mut share = Share::default();
         while self.taken.fetch_add(1, Relaxed) < INCREMENTS {
             let asked = Instant::now();
-            self.acquire(client)?;
+            (self.kind.acquire)(&self.lock, client)?;
             share.longest_wait = share.longest_wait.max(asked.elapsed());
             // The demo does not use INCR, because most changes of an application take several steps. Another client can
             // change the number between the steps.
             let number = self.read_number(&mut client.connection)?;
             self.write_number(&mut client.connection, number.saturating_add(1))?;
-            self.release(client)?;
+            (self.kind.release)(&self.lock, client)?;
             share.increments = share.increments.saturating_add(1);
         }
         Ok(share)
-    }
-
-    fn acquire(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
-        match self.kind {
-            Kind::NoLock => Ok(()),
-            Kind::SetNx => {
-                let mut set = redis::cmd("SET");
-                set.arg(&self.lock).arg(owner).arg("NX").arg("PX").arg(LEASE_MS);
-                while set.query::<Option<String>>(connection)?.is_none() {
-                    thread::sleep(RETRY);
-                }
-                Ok(())
-            }
-            Kind::LockCommands => {
-                let mut acquire = redis::cmd("LOCK.ACQUIRE");
-                acquire.arg(&self.lock).arg(owner).arg("PX").arg(LEASE_MS).arg("BLOCK").arg(WAIT_LIMIT_MS);
-                let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
-                granted.map(drop).ok_or_else(|| Failure::new("a client waited too long for the lock"))
-            }
-        }
-    }
-
-    fn release(&self, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
-        match self.kind {
-            Kind::NoLock => Ok(()),
-            Kind::SetNx => {
-                let mut script = redis::cmd("EVAL");
-                script.arg(RELEASE).arg(1).arg(&self.lock).arg(owner);
-                let lost = || Failure::new("a lease ended before its owner released the lock");
-                script.query::<bool>(connection)?.then_some(()).ok_or_else(lost)
-            }
-            Kind::LockCommands => {
-                Ok(redis::cmd("LOCK.RELEASE").arg(&self.lock).arg(owner).exec(connection)?)
-            }
-        }
     }
 
     fn read_number(&self, connection: &mut Connection) -> Result<u64, Failure> {
@@ -239,4 +207,31 @@ impl Round {
         redis::cmd("SET").arg(&self.number).arg(number).arg("EX").arg(EXPIRY_S).exec(connection)?;
         Ok(())
     }
+}
+
+fn set_nx(lock: &str, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+    let mut set = redis::cmd("SET");
+    set.arg(lock).arg(owner).arg("NX").arg("PX").arg(LEASE_MS);
+    while set.query::<Option<String>>(connection)?.is_none() {
+        thread::sleep(RETRY);
+    }
+    Ok(())
+}
+
+fn delete(lock: &str, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+    let mut script = redis::cmd("EVAL");
+    script.arg(RELEASE).arg(1).arg(lock).arg(owner);
+    let lost = || Failure::new("a lease ended before its owner released the lock");
+    script.query::<bool>(connection)?.then_some(()).ok_or_else(lost)
+}
+
+fn acquire(lock: &str, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+    let mut acquire = redis::cmd("LOCK.ACQUIRE");
+    acquire.arg(lock).arg(owner).arg("PX").arg(LEASE_MS).arg("BLOCK").arg(WAIT_LIMIT_MS);
+    let granted: Option<(u64, u64, u64)> = acquire.query(connection)?;
+    granted.map(drop).ok_or_else(|| Failure::new("a client waited too long for the lock"))
+}
+
+fn release(lock: &str, Client { connection, owner }: &mut Client) -> Result<(), Failure> {
+    Ok(redis::cmd("LOCK.RELEASE").arg(lock).arg(owner).exec(connection)?)
 }

@@ -28,10 +28,8 @@ impl Serialize for Name {
 
 impl FromRedisValue for Name {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        match value {
-            Value::BulkString(bytes) => Ok(Self(bytes)),
-            other => Err(format!("no name: {other:?}").into()),
-        }
+        let Value::BulkString(bytes) = value else { return Err(format!("no name: {value:?}").into()) };
+        Ok(Self(bytes))
     }
 }
 

@@ -50,7 +50,7 @@ impl Command {
         let mut command = tokio::process::Command::new(program);
         command.args(arguments);
         command.envs(environment.map(|(name, value)| (name, OsStr::from_bytes(&value).to_owned())));
-        let has_own_group = File::open("/dev/tty").is_err();
+        let has_own_group = !has_terminal();
         if has_own_group {
             command.process_group(0);
         }
@@ -129,6 +129,11 @@ impl Command {
         // The call fails if the process has already ended.
         let _ = if self.has_own_group { killpg(self.pid, signal) } else { kill(self.pid, signal) };
     }
+}
+
+/// Whether lockward has a controlling terminal.
+pub(super) fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
 }
 
 /// The exit code for the command's exit status.

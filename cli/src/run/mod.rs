@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::primaries::ServerUrl;
 use crate::text;
-use command::{Command, Ending};
+use command::{Command, Ending, has_terminal};
 use signals::Signals;
 
 /// How long to wait for a release after a failure, a signal or a loss. If the release fails, the tenure ends with its
@@ -116,7 +116,7 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let code = runtime.block_on(self.acquire_and_run(&mut signals))?;
         // After Ctrl-C a shell script goes on, unless SIGINT has ended the program that the script waits for.
-        if code == exit_code::after_signal(SIGINT).into() && runtime.block_on(signals.has_ctrl_c()) {
+        if code == exit_code::after_signal(SIGINT).into() && has_terminal() {
             emulate_default_handler(SIGINT)?;
         }
         Ok(code)

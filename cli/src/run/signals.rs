@@ -1,7 +1,6 @@
 //! The signals that lockward passes on to the command.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -20,13 +19,7 @@ pub(super) struct Signal {
 }
 
 /// A queue of received signals.
-pub(super) struct Signals {
-    received: mpsc::UnboundedReceiver<Signal>,
-    /// Whether the handler of SIGINT has run. The thread that reads the signals may be late.
-    has_sigint: Arc<AtomicBool>,
-    /// Whether SIGINT came from the terminal; `None` while SIGINT is not read.
-    is_ctrl_c: Option<bool>,
-}
+pub(super) struct Signals(mpsc::UnboundedReceiver<Signal>);
 
 impl Signals {
     /// Installs handlers, so that the signals do not end this process. A signal that was ignored when lockward started,
@@ -35,13 +28,9 @@ impl Signals {
         // If the parent ignored SIGCHLD, the kernel would discard the exit status of the command.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let (sender, received) = mpsc::unbounded_channel();
-        let has_sigint = Arc::new(AtomicBool::new(false));
-        if !is_ignored(SIGINT) {
-            signal_hook::flag::register(SIGINT, Arc::clone(&has_sigint))?;
-        }
         let mut signals =
             SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|number| !is_ignored(*number)))?;
-        thread::Builder::new().name("signals".into()).spawn(move || {
+        thread::spawn(move || {
             for origin in signals.forever() {
                 // The kernel also sends SIGALRM at the end of a timer, and SIGHUP to the leader of a session. The
                 // command does not get these signals.
@@ -51,24 +40,15 @@ impl Signals {
                     return;
                 }
             }
-        })?;
-        Ok(Self { received, has_sigint, is_ctrl_c: None })
+        });
+        Ok(Self(received))
     }
 
     pub(super) async fn next(&mut self) -> Signal {
-        let Some(signal) = self.received.recv().await else { std::future::pending().await };
-        if signal.number == SIGINT {
-            self.is_ctrl_c = Some(self.is_ctrl_c == Some(true) || signal.is_from_terminal);
+        match self.0.recv().await {
+            Some(signal) => signal,
+            None => std::future::pending().await,
         }
-        signal
-    }
-
-    /// Whether the user has pressed Ctrl-C.
-    pub(super) async fn has_ctrl_c(&mut self) -> bool {
-        while self.has_sigint.load(Ordering::Relaxed) && self.is_ctrl_c.is_none() {
-            self.next().await;
-        }
-        self.is_ctrl_c == Some(true)
     }
 }
 

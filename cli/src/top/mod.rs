@@ -8,6 +8,7 @@ mod state;
 mod view;
 
 use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,7 +17,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -111,42 +111,24 @@ fn show(
             continue;
         }
         let opened = state.open.clone();
-        match handle_key(key, &mut state) {
-            Action::Continue if state.open != opened => {
-                // The poller ends only with the program.
-                let _ = open.send(state.open.clone());
-            }
-            Action::Continue => {}
-            Action::Quit => break,
-            Action::Suspend => {
-                ratatui::try_restore()?;
-                raise(Signal::SIGTSTP)?;
-                *terminal = ratatui::try_init()?;
-            }
+        if handle_key(key, &mut state).is_break() {
+            break;
+        }
+        if state.open != opened {
+            // The poller ends only with the program.
+            let _ = open.send(state.open.clone());
         }
     }
     Ok(())
 }
 
-enum Action {
-    Continue,
-    Quit,
-    /// Ctrl-Z.
-    Suspend,
-}
-
+/// Carries out a key. `Break` means that the user quits.
 #[allow(clippy::wildcard_enum_match_arm, reason = "all other keys do nothing")]
-fn handle_key(key: KeyEvent, state: &mut State) -> Action {
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return match key.code {
-            KeyCode::Char('c') => Action::Quit,
-            KeyCode::Char('z') => Action::Suspend,
-            _ => Action::Continue,
-        };
-    }
+fn handle_key(key: KeyEvent, state: &mut State) -> ControlFlow<()> {
     match key.code {
-        KeyCode::Char('q') => return Action::Quit,
-        KeyCode::Esc if !state.close() => return Action::Quit,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return ControlFlow::Break(()),
+        KeyCode::Char('q') => return ControlFlow::Break(()),
+        KeyCode::Esc if !state.close() => return ControlFlow::Break(()),
         KeyCode::Char('j') | KeyCode::Down => state.select_by(1),
         KeyCode::Char('k') | KeyCode::Up => state.select_by(-1),
         KeyCode::PageDown => state.select_by(10),
@@ -161,5 +143,5 @@ fn handle_key(key: KeyEvent, state: &mut State) -> Action {
         KeyCode::Char('n') => state.sort(Order::Name),
         _ => {}
     }
-    Action::Continue
+    ControlFlow::Continue(())
 }

@@ -6,7 +6,7 @@ use chrono::{DateTime, Local, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 use crate::duration;
-use crate::locks::Mode;
+use crate::locks::{Holder, Mode};
 use crate::text::Name;
 
 /// What happened.
@@ -38,13 +38,6 @@ impl What {
     }
 }
 
-/// An owner that holds or held a lock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Party {
-    pub(super) owner: Name,
-    pub(super) token: u64,
-}
-
 /// One line of the output.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fact {
@@ -53,8 +46,11 @@ pub(super) struct Fact {
     pub(super) event: What,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<Name>,
-    #[serde(flatten)]
-    pub(super) party: Option<Party>,
+    /// The owner that holds or held the lock, and its token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) owner: Option<Name>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<u64>,
     #[serde(flatten)]
     pub(super) mode: Option<Mode>,
     /// How long the tenure had lasted, in milliseconds.
@@ -77,7 +73,8 @@ impl Fact {
             time,
             event,
             key: None,
-            party: None,
+            owner: None,
+            token: None,
             mode: None,
             held_for: None,
             acquisitions: None,
@@ -89,6 +86,12 @@ impl Fact {
     /// A fact about a lock.
     pub(super) fn of(key: &[u8], time: SystemTime, event: What) -> Self {
         Self { key: Some(Name(key.to_vec())), ..Self::new(time, event) }
+    }
+
+    /// A fact about a tenure.
+    pub(super) fn of_holder(key: &[u8], holder: &Holder, time: SystemTime, event: What) -> Self {
+        let Holder { owner, token, mode, .. } = holder.clone();
+        Self { owner: Some(owner), token: Some(token), mode: Some(mode), ..Self::of(key, time, event) }
     }
 
     /// A fact about the connection to a server.
@@ -108,8 +111,8 @@ impl Fact {
             Some(1) => "  acquired and ended, owner not seen".to_owned(),
             Some(count) => format!("  acquired and ended {count} times, owners not seen"),
         };
-        if let Some(party) = &self.party {
-            line += &format!("  {}  token {}", party.owner, party.token);
+        if let (Some(owner), Some(token)) = (&self.owner, self.token) {
+            line += &format!("  {owner}  token {token}");
         }
         if let Some(mode) = self.mode.filter(|mode| !mode.is_exclusive()) {
             line += &format!("  {mode}");

@@ -7,13 +7,14 @@
 //!
 //! The history forgets free locks, so its memory is bounded by the number of held locks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::fact::{Fact, Party, What};
+use super::fact::{Fact, What};
 use super::published::{Change, Published};
-use crate::locks::{Holder, Lock, Mode};
+use crate::duration;
+use crate::locks::{Holder, Lock};
 
 /// Why a lock is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,37 +42,11 @@ pub(super) struct Reading {
     pub(super) instant: Instant,
 }
 
-/// One tenure as last read.
-struct Tenure {
-    party: Party,
-    mode: Mode,
-    holds: u64,
-    held_for: u64,
-    deadline: Instant,
-}
-
-impl Tenure {
-    fn of(holder: Holder, read_at: Instant) -> Self {
-        Self {
-            party: Party { owner: holder.owner, token: holder.token },
-            mode: holder.mode,
-            holds: holder.holds,
-            held_for: holder.held_for,
-            // `Instant` cannot represent the deadline of an extremely long lease.
-            deadline: read_at.checked_add(Duration::from_millis(holder.lease_left)).unwrap_or(read_at),
-        }
-    }
-
-    fn fact(&self, key: &[u8], time: SystemTime, what: What) -> Fact {
-        Fact { party: Some(self.party.clone()), mode: Some(self.mode), ..Fact::of(key, time, what) }
-    }
-}
-
 /// A lock as last read.
 struct Known {
-    /// Sorted by token.
-    tenures: Vec<Tenure>,
-    /// Tenures with larger tokens than this may be missing in `tenures`.
+    /// The holders by their tokens.
+    holders: BTreeMap<u64, Holder>,
+    /// Holders with larger tokens than this may be missing in `holders`.
     complete_to: u64,
     read_at: Instant,
     /// When the lock was last read, or should have been read.
@@ -83,32 +58,28 @@ struct Known {
 impl Known {
     fn read(lock: Option<Lock>, read_at: Instant, node: Arc<str>) -> Self {
         let (holding, holders) = lock.map_or((0, Vec::new()), |lock| (lock.holding, lock.holders));
+        let holders: BTreeMap<u64, Holder> =
+            holders.into_iter().map(|holder| (holder.token, holder)).collect();
         let is_complete = u64::try_from(holders.len()).is_ok_and(|count| count >= holding);
-        let mut tenures: Vec<Tenure> =
-            holders.into_iter().map(|holder| Tenure::of(holder, read_at)).collect();
-        tenures.sort_by_key(|tenure| tenure.party.token);
-        let last = tenures.last().map_or(0, |tenure| tenure.party.token);
+        let last = holders.last_key_value().map_or(0, |(token, _)| *token);
         let complete_to = if is_complete { u64::MAX } else { last };
-        Self { tenures, complete_to, read_at, checked_at: read_at, node }
+        Self { holders, complete_to, read_at, checked_at: read_at, node }
     }
 
-    fn has(&self, token: u64) -> bool {
-        self.tenure(token).is_some()
+    /// Whether the lease of a holder should be over at this time.
+    fn is_over(&self, holder: &Holder, at: Instant) -> bool {
+        holder.lease_left <= duration::ms(at.saturating_duration_since(self.read_at))
     }
 
-    fn tenure(&self, token: u64) -> Option<&Tenure> {
-        let found = self.tenures.binary_search_by_key(&token, |tenure| tenure.party.token).ok()?;
-        self.tenures.get(found)
-    }
-
-    /// Whether the deadline of a tenure has passed since the last check.
+    /// Whether a lease should have ended since the last check.
     fn is_due(&self, now: Instant) -> bool {
-        self.tenures.iter().any(|tenure| self.checked_at < tenure.deadline && tenure.deadline <= now)
+        let mut holders = self.holders.values();
+        holders.any(|holder| self.is_over(holder, now) && !self.is_over(holder, self.checked_at))
     }
 
     /// Whether the lock has one holder, and is exclusive.
     fn is_exclusive(&self) -> bool {
-        matches!(self.tenures.as_slice(), [only] if only.mode.is_exclusive())
+        self.holders.len() == 1 && self.holders.values().all(|holder| holder.mode.is_exclusive())
     }
 }
 
@@ -150,11 +121,13 @@ impl History {
             .remove(&reading.key)
             .unwrap_or_else(|| Known::read(None, reading.instant, Arc::clone(&reading.node)));
         let comparison = Comparison::new(&reading, &before, &now);
-        let mut facts = comparison.departures();
+        let departed = comparison.departed.iter().enumerate();
+        let mut facts: Vec<Fact> =
+            departed.map(|(number, holder)| comparison.departure(number, holder)).collect();
         facts.extend(comparison.unseen());
-        facts.extend(comparison.arrivals());
+        facts.extend(comparison.arrived.iter().map(|holder| comparison.arrival(holder)));
         facts.sort_by_key(|fact| fact.time);
-        if !now.tenures.is_empty() {
+        if !now.holders.is_empty() {
             self.locks.insert(reading.key, now);
         }
         facts
@@ -166,23 +139,23 @@ struct Comparison<'a> {
     reading: &'a Reading,
     before: &'a Known,
     now: &'a Known,
-    departed: Vec<&'a Tenure>,
-    arrived: Vec<&'a Tenure>,
+    departed: Vec<&'a Holder>,
+    arrived: Vec<&'a Holder>,
 }
 
 impl<'a> Comparison<'a> {
     fn new(reading: &'a Reading, before: &'a Known, now: &'a Known) -> Self {
-        let is_over = |tenure: &Tenure| tenure.party.token <= now.complete_to && !now.has(tenure.party.token);
+        let is_gone =
+            |holder: &&Holder| holder.token <= now.complete_to && !now.holders.contains_key(&holder.token);
         // If the previous reading did not show all holders, that reading may have lacked a tenure that had already
         // begun. So a tenure that was missing in that reading is new only if it is younger than that reading.
-        let between = reading.instant.saturating_duration_since(before.read_at);
-        let is_new = |tenure: &Tenure| {
-            !before.has(tenure.party.token)
-                && (tenure.party.token <= before.complete_to
-                    || Duration::from_millis(tenure.held_for) < between)
+        let between = duration::ms(reading.instant.saturating_duration_since(before.read_at));
+        let is_new = |holder: &&Holder| {
+            !before.holders.contains_key(&holder.token)
+                && (holder.token <= before.complete_to || holder.held_for < between)
         };
-        let departed = before.tenures.iter().filter(|tenure| is_over(tenure)).collect();
-        let arrived = now.tenures.iter().filter(|tenure| is_new(tenure)).collect();
+        let departed = before.holders.values().filter(is_gone).collect();
+        let arrived = now.holders.values().filter(is_new).collect();
         Self { reading, before, now, departed, arrived }
     }
 
@@ -190,94 +163,75 @@ impl<'a> Comparison<'a> {
         &self.reading.published
     }
 
-    /// A fact for each tenure that is over.
-    fn departures(&self) -> Vec<Fact> {
-        let facts = self.departed.iter().enumerate().map(|(number, tenure)| {
-            let end = if self.before.is_exclusive() { self.exclusive_end() } else { self.shared_end(number) };
-            match end {
-                Some((change, time)) => self.ended(tenure, change, time),
-                None => self.ended_without_event(tenure),
-            }
-        });
-        facts.collect()
-    }
-
     /// The event that ended the tenure of the only holder. Some events may end a tenure. The function looks for the
     /// first series of such events, without other events in between. The last event of this series ended the tenure,
     /// and the earlier events of the series released other holds of the same owner. Acquisitions before the series were
     /// repeated acquisitions by this owner.
     fn exclusive_end(&self) -> Option<(Change, SystemTime)> {
-        let ends = |(change, _): &&(Change, SystemTime)| change.is_end();
+        let ends = |(change, _): &&(Change, SystemTime)| change.end().is_some();
         self.changes().iter().skip_while(|change| !ends(change)).take_while(ends).last().copied()
     }
 
     /// The event that ended one of several tenures. Events do not name owners, so the result is `None` if the tenures
     /// ended in different ways.
     fn shared_end(&self, number: usize) -> Option<(Change, SystemTime)> {
-        let ends: Vec<_> = self.changes().iter().filter(|(change, _)| change.is_end()).copied().collect();
+        let ends = self.changes().iter().filter(|(change, _)| change.end().is_some());
+        let ends: Vec<_> = ends.copied().collect();
         let last = ends.last().copied()?;
         let is_one_kind = ends.iter().all(|(change, _)| *change == last.0);
         let matching = if ends.len() == self.departed.len() { ends.get(number).copied() } else { None };
         is_one_kind.then_some(matching.unwrap_or(last))
     }
 
-    fn ended(&self, tenure: &Tenure, change: Change, time: SystemTime) -> Fact {
-        let (what, reason) = match change {
-            Change::Released => (What::Released, None),
-            Change::Expired => (What::Lost, Some("lease over")),
-            Change::Broken(reason) => (What::Broken, Some(reason)),
-            Change::Acquired | Change::Arrived(_) | Change::Renewed | Change::Other => (What::Ended, None),
-        };
-        Fact { reason: reason.map(str::to_owned), ..tenure.fact(&self.reading.key, time, what) }
-    }
-
-    /// The fact about a tenure that ended without an event, or with an ambiguous event.
-    fn ended_without_event(&self, tenure: &Tenure) -> Fact {
+    /// The fact about the end of a tenure, the one with this number among those that are over.
+    fn departure(&self, number: usize, holder: &Holder) -> Fact {
+        let event = if self.before.is_exclusive() { self.exclusive_end() } else { self.shared_end(number) };
+        let end = event.and_then(|(change, time)| Some((change.end()?, time)));
         let has = |wanted: fn(&Change) -> bool| self.changes().iter().any(|(change, _)| wanted(change));
-        let is_due = tenure.deadline <= self.reading.instant;
+        let is_due = self.before.is_over(holder, self.reading.instant);
         let was_replaced = self.reading.is_other_type || has(|change| matches!(change, Change::Arrived(_)));
-        let (what, reason) = if was_replaced {
-            (What::Broken, Some("overwritten"))
-        } else if has(|change| matches!(change, Change::Broken(_))) {
-            (What::Ended, Some("released, lease over or broken"))
-        } else if is_due {
-            (What::Lost, Some("lease over"))
-        } else if has(|change| *change == Change::Released) {
-            (What::Released, None)
-        } else {
-            (What::Ended, None)
-        };
+        // Without an event, or with an ambiguous event, the reading says how the tenure ended.
+        let ((what, reason), time) = end.unwrap_or_else(|| {
+            let end = if was_replaced {
+                (What::Broken, Some("overwritten"))
+            } else if has(|change| matches!(change, Change::Broken(_))) {
+                (What::Ended, Some("released, lease over or broken"))
+            } else if is_due {
+                (What::Lost, Some("lease over"))
+            } else if has(|change| *change == Change::Released) {
+                (What::Released, None)
+            } else {
+                (What::Ended, None)
+            };
+            (end, self.reading.time)
+        });
         // The watcher reads a lock when a lease should be over. Redis 7.2 and later send the event after this reply.
         let is_on_time = is_due && self.reading.occasion == Occasion::Watching;
         Fact {
             reason: reason.map(str::to_owned),
             found_later: self.changes().is_empty() && !is_on_time,
-            ..tenure.fact(&self.reading.key, self.reading.time, what)
+            ..Fact::of_holder(&self.reading.key, holder, time, what)
         }
     }
 
-    /// A fact for each new tenure.
-    fn arrivals(&self) -> Vec<Fact> {
+    /// The fact about a new tenure.
+    fn arrival(&self, holder: &Holder) -> Fact {
         let reading = self.reading;
-        let facts = self.arrived.iter().map(|tenure| {
-            let begun =
-                reading.time.checked_sub(Duration::from_millis(tenure.held_for)).unwrap_or(reading.time);
-            if let Some(time) = self.acquisition_at(begun).filter(|_| begun >= reading.since) {
-                return tenure.fact(&reading.key, time, What::Acquired);
-            }
-            let way = self.changes().iter().find_map(|(change, _)| {
-                if let Change::Arrived(way) = change { Some((*way).to_owned()) } else { None }
-            });
-            let is_first_sight = way.is_some() || reading.occasion == Occasion::Start;
-            let what = if is_first_sight { What::Held } else { What::Acquired };
-            Fact {
-                held_for: Some(tenure.held_for),
-                reason: way,
-                found_later: !is_first_sight,
-                ..tenure.fact(&reading.key, reading.time, what)
-            }
+        let begun = reading.time.checked_sub(Duration::from_millis(holder.held_for)).unwrap_or(reading.time);
+        if let Some(time) = self.acquisition_at(begun).filter(|_| begun >= reading.since) {
+            return Fact::of_holder(&reading.key, holder, time, What::Acquired);
+        }
+        let way = self.changes().iter().find_map(|(change, _)| {
+            if let Change::Arrived(way) = change { Some((*way).to_owned()) } else { None }
         });
-        facts.collect()
+        let is_first_sight = way.is_some() || reading.occasion == Occasion::Start;
+        let what = if is_first_sight { What::Held } else { What::Acquired };
+        Fact {
+            held_for: Some(holder.held_for),
+            reason: way,
+            found_later: !is_first_sight,
+            ..Fact::of_holder(&reading.key, holder, reading.time, what)
+        }
     }
 
     /// The time of the acquisition event that is nearest to a time.
@@ -291,12 +245,12 @@ impl<'a> Comparison<'a> {
 
     /// A fact about acquisitions that no reading shows, if there were any.
     fn unseen(&self) -> Option<Fact> {
-        let is_repeated = self.before.is_exclusive() && self.departed.is_empty();
-        if is_repeated {
+        let is_exclusive = self.before.is_exclusive();
+        // The only holder has acquired again.
+        if is_exclusive && self.departed.is_empty() {
             return None;
         }
-        let is_exclusive = self.before.is_exclusive();
-        let later = self.changes().iter().skip_while(|(change, _)| is_exclusive && !change.is_end());
+        let later = self.changes().iter().skip_while(|(change, _)| is_exclusive && change.end().is_none());
         let mut acquired = later.filter(|(change, _)| *change == Change::Acquired).map(|(_, at)| *at);
         let first = acquired.next();
         let all = usize::from(first.is_some()) + acquired.count();
@@ -308,9 +262,9 @@ impl<'a> Comparison<'a> {
     /// How many acquisitions the new reading shows: the holds of new tenures, and the additional holds of known
     /// tenures.
     fn seen_acquisitions(&self) -> usize {
-        let arrived = self.arrived.iter().map(|tenure| tenure.holds).sum::<u64>();
-        let repeated = self.now.tenures.iter().filter_map(|tenure| {
-            Some(tenure.holds.saturating_sub(self.before.tenure(tenure.party.token)?.holds))
+        let arrived = self.arrived.iter().map(|holder| holder.holds).sum::<u64>();
+        let repeated = self.now.holders.iter().filter_map(|(token, holder)| {
+            Some(holder.holds.saturating_sub(self.before.holders.get(token)?.holds))
         });
         usize::try_from(arrived + repeated.sum::<u64>()).unwrap_or(usize::MAX)
     }
@@ -319,6 +273,7 @@ impl<'a> Comparison<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::locks::Mode;
     use crate::text::Name;
 
     /// The history of the lock `k`, in virtual time.

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use redis::{Cmd, Connection, FromRedisValue, PushKind, RedisError, Value};
 
-use super::event_classes;
 use super::fact::{Fact, What};
 use super::history::{History, Occasion, Reading};
-use super::published::{Change, Published};
+use super::published::{self, Change, Published};
 use crate::failure::Failure;
 use crate::locks::{Lock, TYPE, info_command, is_about_a_key};
 use crate::output;
@@ -144,7 +143,7 @@ impl Listener {
             Err(error) if error.code() == Some("NOPERM") => return Ok(None),
             found => found?.remove(SETTING).unwrap_or_default(),
         };
-        let missing = event_classes::missing(&value);
+        let missing = published::missing(&value);
         if missing.is_empty() {
             return Ok(None);
         }

@@ -7,7 +7,6 @@
 //! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
 //! reports the loss of each connection and connects again.
 
-mod event_classes;
 mod fact;
 mod history;
 mod listener;
@@ -18,16 +17,16 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::flag::register_conditional_shutdown;
 
 use crate::failure::Failure;
 use crate::json;
@@ -66,7 +65,10 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        end_on_signals()?;
+        // Ctrl-C and a service manager end the program at once. No output is lost, because each line is written at once.
+        for signal in [SIGINT, SIGTERM] {
+            register_conditional_shutdown(signal, 0, Arc::new(AtomicBool::new(true)))?;
+        }
         let (sender, facts) = sync_channel(LINES);
         let shared = Shared {
             pattern: self.pattern.into_vec(),
@@ -80,18 +82,6 @@ impl Watch {
             _ => Ok(ExitCode::SUCCESS),
         }
     }
-}
-
-/// Ends the program at Ctrl-C, and when a service manager stops it. No output is lost, because each line is written at
-/// once.
-fn end_on_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        if signals.forever().next().is_some() {
-            process::exit(0);
-        }
-    })?;
-    Ok(())
 }
 
 /// Prints facts until the output is closed.

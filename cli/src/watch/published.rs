@@ -2,6 +2,19 @@
 
 use std::time::SystemTime;
 
+use super::fact::What;
+
+/// The classes that a watcher needs: keyspace channels (`K`), the events of the module (`d`), ended leases (`x`), and
+/// DEL, RENAME, MOVE and RESTORE (`g`).
+const NEEDED: &str = "Kdxg";
+
+/// The needed classes that a value of the setting `notify-keyspace-events` lacks. Empty if none is missing.
+pub(super) fn missing(value: &str) -> String {
+    // `A` stands for all needed classes except `K`.
+    let has = |class: char| value.contains(class) || (value.contains('A') && class != 'K');
+    NEEDED.chars().filter(|class| !has(*class)).collect()
+}
+
 /// What an event says about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -45,13 +58,31 @@ impl Change {
         matches!(self, Self::Acquired | Self::Released | Self::Arrived(_) | Self::Renewed)
     }
 
-    /// Whether the change may end a tenure.
-    pub(super) fn is_end(self) -> bool {
-        // A key that arrives from elsewhere replaces a lock too, but `Comparison::ended_without_event` reports this
-        // end.
-        matches!(self, Self::Released | Self::Expired | Self::Broken(_))
+    /// How the change ends a tenure, and for which reason. `None` if it ends none.
+    pub(super) fn end(self) -> Option<(What, Option<&'static str>)> {
+        match self {
+            Self::Released => Some((What::Released, None)),
+            Self::Expired => Some((What::Lost, Some("lease over"))),
+            Self::Broken(reason) => Some((What::Broken, Some(reason))),
+            // A key that arrives from elsewhere replaces a lock too, but `Comparison::departure` reports this end.
+            Self::Acquired | Self::Arrived(_) | Self::Renewed | Self::Other => None,
+        }
     }
 }
 
 /// The changes of one lock since its last reading, in their order, with the times when their events arrived.
 pub(super) type Published = Vec<(Change, SystemTime)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_finds_the_missing_classes() {
+        for (value, lacks) in
+            [("", "Kdxg"), ("Kdxg", ""), ("AK", ""), ("AE", "K"), ("g$KE", "dx"), ("AKEnm", "")]
+        {
+            assert_eq!(missing(value), lacks, "{value}");
+        }
+    }
+}

@@ -201,9 +201,7 @@ fn a_pattern_may_have_any_bytes() {
 #[test]
 fn an_output_that_nobody_reads_is_no_error() {
     let (server, _a, _b) = Server::start_contended();
-    for arguments in
-        [["ls"].as_slice(), &["info", "lock"], &["demo", "--paused"], &["completions", "bash"], &["man"]]
-    {
+    for arguments in [["ls"].as_slice(), &["info", "lock"], &["demo"], &["completions", "bash"], &["man"]] {
         let (code, _, said) = output(lockward(&url(&server), arguments).stdout(closed_pipe()));
         assert_eq!((code, said.as_str()), (0, ""), "{arguments:?}");
     }

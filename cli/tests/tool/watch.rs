@@ -120,6 +120,7 @@ fn a_hand_off_shows_the_release_and_the_next_holder() {
     let watcher = Watcher::start(&server, &[]);
     let mut a = server.client();
     a.acquire("k A");
+    watcher.see("k  acquired  A");
     let mut b = server.waiter("k B BLOCK 0");
     a.call("LOCK.RELEASE k A");
     let token = b.reply().grant().token;
