@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::primaries::Servers;
 use crate::text::Name;
 use poller::Poll;
-use state::{Order, State};
+use state::State;
 
 /// The time between two frames.
 const FRAME: Duration = Duration::from_millis(200);
@@ -36,8 +36,7 @@ const FRAME: Duration = Duration::from_millis(200);
 /// Show the locks with waiters, live
 ///
 /// top shows the holders and their leases, the number of waiters, the longest wait, and the hand-offs per second. Keys:
-/// q quits, arrows or j and k select a lock, enter shows its queue, esc goes back, w t l n sort by waiters, wait time,
-/// lease left or name.
+/// q quits, arrows or j and k select a lock, enter shows its queue, esc goes back.
 #[derive(Args)]
 pub(crate) struct Top {
     /// How often to query the servers
@@ -137,10 +136,6 @@ fn handle_key(key: KeyEvent, state: &mut State) -> ControlFlow<()> {
         KeyCode::End | KeyCode::Char('G') => state.select_by(isize::MAX),
         KeyCode::Enter => state.open(),
         KeyCode::Backspace | KeyCode::Left => drop(state.close()),
-        KeyCode::Char('w') => state.sort(Order::Waiters),
-        KeyCode::Char('t') => state.sort(Order::LongestWait),
-        KeyCode::Char('l') => state.sort(Order::Lease),
-        KeyCode::Char('n') => state.sort(Order::Name),
         _ => {}
     }
     ControlFlow::Continue(())

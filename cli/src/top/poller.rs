@@ -49,12 +49,26 @@ pub(super) struct Sample {
     pub(super) address: String,
     pub(super) at: Instant,
     pub(super) figures: Figures,
-    pub(super) locks: Vec<(Contended, Option<Lock>)>,
-    /// The lock whose queue is shown, if this primary serves its key. `None` in place of the lock means that nobody holds
-    /// it.
-    pub(super) open: Option<(Name, Option<Lock>)>,
+    pub(super) rows: Vec<Row>,
+    /// The lock whose queue is shown, if this primary serves its key.
+    pub(super) open: Option<Open>,
     /// The warning for the user, if the server is a replica.
     pub(super) warning: Option<String>,
+}
+
+/// A lock with waiters.
+pub(super) struct Row {
+    pub(super) lock: Contended,
+    pub(super) held: Option<Lock>,
+    pub(super) at: Instant,
+}
+
+/// A lock whose queue is shown.
+pub(super) struct Open {
+    pub(super) key: Name,
+    /// `None` means that nobody holds the lock.
+    pub(super) lock: Option<Lock>,
+    pub(super) at: Instant,
 }
 
 /// Starts the thread. The thread polls after each interval, and at once when it gets the key of another lock whose queue
@@ -132,13 +146,20 @@ fn sample(
     let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let figure = |Figure { field, .. }| fields.get(field).and_then(|value| value.parse().ok()).unwrap_or(0);
-    let locks = read_contended(connection, count, 1)?;
+    let contended = read_contended(connection, count, 1)?;
     let open =
         match open.map(|key| (key, info_command(&key.0, HOLDERS, Some(QUEUE_LENGTH)).query(connection))) {
             Some((_, Err(error))) if is_about_a_key(&error) => None,
             Some((key, lock)) => Some((key.clone(), lock?)),
             None => None,
         };
-    let address = server.address().to_owned();
-    Ok(Sample { address, at: Instant::now(), figures: FIGURES.map(figure), locks, open, warning })
+    let at = Instant::now();
+    Ok(Sample {
+        address: server.address().to_owned(),
+        at,
+        figures: FIGURES.map(figure),
+        rows: contended.into_iter().map(|(lock, held)| Row { lock, held, at }).collect(),
+        open: open.map(|(key, lock)| Open { key, lock, at }),
+        warning,
+    })
 }

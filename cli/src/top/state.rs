@@ -1,40 +1,14 @@
 //! The data on the screen, and the selection.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::poller::{FIGURES, Figures, Poll, Sample};
+use super::poller::{FIGURES, Figures, Open, Poll, Row, Sample};
 use crate::duration;
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock};
 use crate::text::Name;
-
-/// How the locks are sorted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    Waiters,
-    LongestWait,
-    Lease,
-    Name,
-}
-
-/// A lock with waiters.
-pub(super) struct Row {
-    pub(super) lock: Contended,
-    pub(super) held: Option<Lock>,
-    pub(super) at: Instant,
-}
-
-/// A lock whose queue is shown.
-pub(super) struct Open {
-    pub(super) key: Name,
-    /// `None` means that nobody holds the lock.
-    pub(super) lock: Option<Lock>,
-    pub(super) at: Instant,
-}
 
 /// The answers of all primaries together.
 pub(super) struct Shown {
@@ -56,9 +30,8 @@ pub(super) struct State {
     pub(super) failures: Result<Vec<Failure>, Failure>,
     /// The warnings about servers that have answered.
     replica_warnings: Vec<String>,
-    pub(super) order: Order,
     pub(super) selection: TableState,
-    /// The key of the selected lock. The lock stays selected when the order changes.
+    /// The key of the selected lock. The lock stays selected when its position changes.
     selected: Option<Name>,
     /// The key of the lock whose queue is shown in place of the list.
     pub(super) open: Option<Name>,
@@ -76,7 +49,6 @@ impl State {
             rates: None,
             failures: Ok(Vec::new()),
             replica_warnings: Vec::new(),
-            order: Order::Waiters,
             selection: TableState::new(),
             selected: None,
             open: None,
@@ -108,14 +80,14 @@ impl State {
             at: Instant::now(),
             answered: samples.len(),
         };
-        for Sample { at, locks, open, .. } in samples {
-            shown.rows.extend(locks.into_iter().map(|(lock, held)| Row { lock, held, at }));
-            shown.open = shown.open.or(open.map(|(key, lock)| Open { key, lock, at }));
+        for sample in samples {
+            shown.rows.extend(sample.rows);
+            shown.open = shown.open.or(sample.open);
         }
         shown.rows.sort_by_key(|row| row.lock.rank());
         shown.rows.truncate(self.count);
         self.shown = Some(shown);
-        self.sort_locks();
+        self.select_again();
     }
 
     fn update_rates(&mut self, samples: &[Sample]) {
@@ -141,19 +113,9 @@ impl State {
         failures.iter().map(Failure::to_string).chain(self.replica_warnings.iter().cloned())
     }
 
-    fn sort_locks(&mut self) {
-        let order = self.order;
-        let Some(shown) = &mut self.shown else { return };
-        let lease = |lock: &Option<Lock>| {
-            lock.as_ref().and_then(|lock| lock.holders.first()).map_or(u64::MAX, |holder| holder.lease_left)
-        };
-        shown.rows.sort_by(|one, other| match order {
-            Order::Waiters => one.lock.rank().cmp(&other.lock.rank()),
-            Order::LongestWait => Reverse(one.lock.longest_wait).cmp(&Reverse(other.lock.longest_wait)),
-            Order::Lease => lease(&one.held).cmp(&lease(&other.held)),
-            Order::Name => one.lock.key.cmp(&other.lock.key),
-        });
-        let selected = shown.rows.iter().position(|row| Some(&row.lock.key) == self.selected.as_ref());
+    fn select_again(&mut self) {
+        let mut rows = self.shown.iter().flat_map(|shown| &shown.rows);
+        let selected = rows.position(|row| Some(&row.lock.key) == self.selected.as_ref());
         // If the selected lock is gone, the lock that is now at its position is selected.
         self.select(selected.or(self.selection.selected()).unwrap_or(0));
     }
@@ -182,11 +144,6 @@ impl State {
     /// Goes back to the list of locks. `false` means that the list was already shown.
     pub(super) fn close(&mut self) -> bool {
         self.open.take().is_some()
-    }
-
-    pub(super) fn sort(&mut self, order: Order) {
-        self.order = order;
-        self.sort_locks();
     }
 }
 

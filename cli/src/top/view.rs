@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
 
-use super::poller::{FIGURES, Figures};
-use super::state::{Open, Order, Row, Shown, State};
+use super::poller::{FIGURES, Figures, Open, Row};
+use super::state::{Shown, State};
 use crate::duration::{ms, show_ms};
 use crate::info;
 use crate::locks::Lock;
@@ -19,8 +19,8 @@ use crate::text::{self, Column, Column::Left, Column::Right, Name};
 /// The width of a column, and the smallest width of a terminal that shows the column.
 type Width = (Constraint, u16);
 
-/// The width of the title `LEASE LEFT` and the mark `▾`.
-const LEASE: Width = (Constraint::Length(11), 0);
+/// The width of the title `LEASE LEFT`.
+const LEASE: Width = (Constraint::Length(10), 0);
 
 /// The width of a column of times, such as `12m 05s`.
 const TIME: Width = (Constraint::Length(9), 0);
@@ -48,7 +48,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
         " q quit   esc back"
     } else {
         draw_locks(frame, body, state, now);
-        " q quit   ↑↓ select   enter queue   sort by: w waiters t time l lease n name"
+        " q quit   ↑↓ select   enter queue"
     };
     frame.render_widget(Line::from(keys).dim(), foot);
 }
@@ -99,7 +99,7 @@ fn age_ms(at: Instant, now: Instant) -> u64 {
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
     let line = match &state.shown {
         Some(shown) if !shown.rows.is_empty() => {
-            let table = lock_table(state, shown, now, area.width)
+            let table = lock_table(shown, now, area.width)
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
@@ -112,7 +112,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
     frame.render_widget(Paragraph::new(line).block(titled(LOCKS_TITLE)), area);
 }
 
-fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'static> {
+fn lock_table(shown: &Shown, now: Instant, width: u16) -> Table<'static> {
     let rows = shown.rows.iter().map(|Row { lock, held, at }| {
         let age = age_ms(*at, now);
         let holder = held.as_ref().and_then(|lock| lock.holders.first());
@@ -141,15 +141,9 @@ fn lock_table(state: &State, shown: &Shown, now: Instant, width: u16) -> Table<'
         Left("MODE"),
         Right("LEASE LEFT"),
     ];
-    let [waiters, longest, mode] = [8, 13, 9].map(Constraint::Length);
+    let [waiters, longest, mode] = [7, 12, 9].map(Constraint::Length);
     let widths = [(Constraint::Min(12), 0), (waiters, 0), (longest, 60), (REST, 48), (mode, 72), LEASE];
-    let sorted = match state.order {
-        Order::Name => "LOCK",
-        Order::Waiters => "WAITERS",
-        Order::LongestWait => "LONGEST WAIT",
-        Order::Lease => "LEASE LEFT",
-    };
-    table(LOCKS_TITLE, width, columns, widths, Some(sorted), rows)
+    table(LOCKS_TITLE, width, columns, widths, rows)
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
@@ -178,7 +172,7 @@ fn holder_table(key: &[u8], lock: &Lock, age: u64, width: u16) -> Table<'static>
     let [mode, holds, token] = [9, 5, 16].map(Constraint::Length);
     let widths = [(REST, 0), (mode, 60), (holds, 66), (token, 52), LEASE, TIME];
     let rows = info::holder_rows(lock, age).map(|cells| cells.map(Line::from));
-    table(&lock.title(key), width, info::HOLDERS, widths, None, rows)
+    table(&lock.title(key), width, info::HOLDERS, widths, rows)
 }
 
 fn waiter_table(lock: &Lock, age: u64, width: u16) -> Table<'static> {
@@ -192,16 +186,15 @@ fn waiter_table(lock: &Lock, age: u64, width: u16) -> Table<'static> {
         cells
     });
     let title = format!("{} waiting, next first", text::grouped(lock.waiters));
-    table(&title, width, info::WAITERS, widths, None, rows)
+    table(&title, width, info::WAITERS, widths, rows)
 }
 
-/// A table with a title, on a terminal of this width. The head of the column `sorted` has a mark.
+/// A table with a title, on a terminal of this width.
 fn table<const N: usize>(
     title: &str,
     width: u16,
     columns: [Column; N],
     widths: [Width; N],
-    sorted: Option<&str>,
     rows: impl Iterator<Item = [Line<'static>; N]>,
 ) -> Table<'static> {
     let aligned = |cells: [Line<'static>; N]| {
@@ -214,10 +207,7 @@ fn table<const N: usize>(
         ))
     };
     let constraints = widths.into_iter().filter(|(_, from)| width >= *from).map(|(constraint, _)| constraint);
-    let heads = columns.map(|(Left(head) | Right(head))| {
-        let mark = if sorted == Some(head) { "▾" } else { "" };
-        Line::from(format!("{head}{mark}"))
-    });
+    let heads = columns.map(|(Left(head) | Right(head))| Line::from(head));
     Table::new(rows.map(aligned), constraints)
         .header(aligned(heads).style(Style::new().add_modifier(Modifier::DIM)))
         .block(titled(title))
