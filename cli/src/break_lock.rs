@@ -49,7 +49,7 @@ impl Break {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
         let name = text::show(key);
-        let (Some(mut lock), server, _) = info::read(&self.servers, key, ALL, 3)? else {
+        let (Some(mut lock), server) = info::read(&self.servers, key, ALL, 3)? else {
             say(&format!("nobody holds {name}"));
             return Ok(ExitCode::FAILURE);
         };

@@ -43,7 +43,7 @@ pub(crate) struct Info {
 impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let key = self.key.as_bytes();
-        let (lock, ..) = read(&self.servers, key, self.holders, self.waiters)?;
+        let (lock, _) = read(&self.servers, key, self.holders, self.waiters)?;
         output::print(&match &lock {
             _ if self.json => format!("{}\n", json::line(&lock)?),
             Some(lock) => tables(key, lock),
@@ -54,21 +54,21 @@ impl Info {
 }
 
 /// Reads a lock at the primary that serves its key, with the first `holders` holders and the first `waiters` waiters. Also
-/// returns a connection to this primary.
+/// returns this primary.
 pub(crate) fn read(
     servers: &Servers,
     key: &[u8],
     holders: u64,
     waiters: u64,
-) -> Result<(Option<Lock>, Server, Connection), Failure> {
+) -> Result<(Option<Lock>, Server), Failure> {
     let request = info_command(key, holders, Some(waiters));
     let ask = move |connection: &mut Connection| match request.query(connection) {
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
         reply => reply.map(Some),
     };
-    let (lock, server, connection) = servers.ask_owner(ask)?;
+    let (lock, server) = servers.ask_owner(ask)?;
     let other_type = || Failure::new(format!("{} is not a lock: the key has another type", text::show(key)));
-    Ok((lock.ok_or_else(other_type)?, server, connection))
+    Ok((lock.ok_or_else(other_type)?, server))
 }
 
 /// The columns of a table of holders.

@@ -160,12 +160,12 @@ impl Servers {
         }))
     }
 
-    /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and a
-    /// connection to this primary. Does not wait for the other primaries.
+    /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and this
+    /// primary. Does not wait for the other primaries.
     pub(crate) fn ask_owner<T: Send + 'static>(
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
-    ) -> Result<(T, Server, Connection), Failure> {
+    ) -> Result<(T, Server), Failure> {
         first_answer(ask_all(self.primaries()?, move |server| {
             let (mut connection, warning) = server.connect_with_module()?;
             let answer = match ask(&mut connection) {
@@ -173,7 +173,7 @@ impl Servers {
                 answer => answer.map_err(|error| server.failure(&error))?,
             };
             warning.iter().for_each(|warning| output::complain(warning));
-            Ok(Some((answer, server.clone(), connection)))
+            Ok(Some((answer, server.clone())))
         }))
     }
 }

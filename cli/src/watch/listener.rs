@@ -75,7 +75,7 @@ pub(super) struct Listener {
     /// The locks for which events have arrived since the last reading.
     pending: HashMap<Vec<u8>, Published>,
     /// Advice to the user. `None` while the server publishes the needed events.
-    lacking: Option<String>,
+    pub(super) lacking: Option<String>,
     since: SystemTime,
 }
 
@@ -97,10 +97,8 @@ impl Listener {
             lacking: None,
             since: SystemTime::now(),
         };
-        match listener.start() {
-            Ok(()) => Ok(listener),
-            Err(error) => Err(listener.server.failure(&error)),
-        }
+        listener.start().map_err(|error| server.failure(&error))?;
+        Ok(listener)
     }
 
     fn start(&mut self) -> Result<(), RedisError> {
@@ -119,11 +117,6 @@ impl Listener {
             Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error),
             _ => Ok(()),
         }
-    }
-
-    /// The advice to the user, if the server does not publish the needed events.
-    pub(super) fn lacking(&self) -> Option<&str> {
-        self.lacking.as_deref()
     }
 
     fn subscribe(&mut self) -> Result<(), RedisError> {
@@ -313,19 +306,14 @@ impl Listener {
         }
     }
 
+    /// Records an event, if this message is one.
     fn note(&mut self, kind: &PushKind, data: &[Value]) -> Result<(), RedisError> {
-        if let [_, Value::BulkString(channel), Value::BulkString(event)] = data
-            && *kind == PushKind::PMessage
-            && let Some(key) = channel.strip_prefix(self.prefix.as_slice())
-        {
-            self.note_event(key, Change::of(event))?;
-        }
-        Ok(())
-    }
-
-    fn note_event(&mut self, key: &[u8], change: Change) -> Result<(), RedisError> {
+        let [_, Value::BulkString(channel), Value::BulkString(event)] = data else { return Ok(()) };
+        let Some(key) = channel.strip_prefix(self.prefix.as_slice()) else { return Ok(()) };
+        let change = Change::of(event);
         let is_pending = self.pending.contains_key(key);
-        if !is_pending && !change.may_create() && !self.shared.history().knows(key) {
+        let is_known = is_pending || change.may_create() || self.shared.history().knows(key);
+        if *kind != PushKind::PMessage || !is_known {
             return Ok(());
         }
         if !is_pending && self.pending.len() >= MAX_PENDING {

@@ -29,7 +29,7 @@ pub(super) fn start(servers: Servers, shared: Arc<Shared>) -> Result<(), Failure
     };
     let mut ready: HashMap<String, Result<Listener, Failure>> =
         ask_all(primaries.clone(), connect).into_iter().flatten().collect();
-    if let Some(command) = ready.values().flatten().find_map(Listener::lacking) {
+    if let Some(command) = ready.values().flatten().find_map(|listener| listener.lacking.as_ref()) {
         return Err(Failure::new(command));
     }
     if !ready.values().any(Result::is_ok) {
@@ -79,8 +79,8 @@ fn watch(
                 let address = server.address();
                 let reason = format!("{address}: events may have been missed; reading the locks again");
                 shared.tell(Fact::of_server(What::Connected, reason));
-                if let Some(command) = listener.lacking() {
-                    shared.tell(Fact::of_server(What::EventsOff, command.to_owned()));
+                if let Some(command) = &listener.lacking {
+                    shared.tell(Fact::of_server(What::EventsOff, command.clone()));
                 }
                 listener.run(Occasion::Reconnected, is_primary)
             }),
