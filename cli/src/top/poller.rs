@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,19 +113,23 @@ impl Poller {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             self.looked = Some(Instant::now());
             match self.servers.primaries_after(&self.primaries) {
-                Ok(primaries) => self.primaries = primaries,
+                Ok(primaries) => {
+                    self.primaries = primaries;
+                    let stays =
+                        |address: &String| self.primaries.iter().any(|server| server.address() == address);
+                    lock(&self.kept).retain(|address, _| stays(address));
+                }
                 Err(failure) if self.primaries.is_empty() => return Err(failure),
                 Err(_) => {}
             }
         }
         let (count, kept) = (self.count, Arc::clone(&self.kept));
         let poll = all_answers(ask_all(self.primaries.clone(), move |server| {
-            let kept = || kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let connected = kept().remove(server.address());
+            let connected = lock(&kept).remove(server.address());
             let (mut connection, warning) = connected.map_or_else(|| server.connect_with_module(), Ok)?;
             let sample = sample(server, &mut connection, warning.clone(), count, open.as_ref());
             let sample = sample.map_err(|error| server.failure(&error))?;
-            kept().insert(server.address().to_owned(), (connection, warning));
+            lock(&kept).insert(server.address().to_owned(), (connection, warning));
             Ok(sample)
         }));
         if poll.as_ref().map_or(true, |(_, failures)| !failures.is_empty()) {
@@ -134,6 +138,10 @@ impl Poller {
         }
         poll
     }
+}
+
+fn lock(kept: &Mutex<HashMap<String, Connected>>) -> MutexGuard<'_, HashMap<String, Connected>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn sample(

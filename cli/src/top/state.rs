@@ -59,7 +59,7 @@ impl State {
     }
 
     pub(super) fn update(&mut self, poll: Poll) {
-        let (samples, failures) = match poll {
+        let (mut samples, mut failures) = match poll {
             Ok(answers) => answers,
             Err(failure) => {
                 // The view keeps the last answers, but not the rates.
@@ -69,6 +69,9 @@ impl State {
                 return;
             }
         };
+        // The answers arrive in any order.
+        samples.sort_by(|one, other| one.address.cmp(&other.address));
+        failures.sort_by_key(Failure::to_string);
         self.failures = Ok(failures);
         self.replica_warnings = samples.iter().filter_map(|sample| sample.warning.clone()).collect();
         self.update_rates(&samples);
