@@ -8,7 +8,6 @@ SERVERS ?=
 STAGES ?=
 CURVES ?=
 JOBS ?=
-GUARD ?=
 RETRIES ?=
 CLIENT ?=
 MODULE := target/release/liblockward.so
@@ -123,33 +122,21 @@ broken-builds: deps ## Check that torture finds the defects of broken builds.
 bench: bench-builds ## Measure the cost on SERVERS, and check the targets. STAGES selects stages.
 	@SERVERS="$(SERVERS)" scripts/bench $(STAGES)
 
-bench-docs: ## Write the results of the last make bench (with the same SERVERS) into docs/performance.md.
-	@cargo build --quiet --release -p lockward-bench --bin bench
-	@target/release/bench --docs docs $(if $(SERVERS),$(SERVERS:%=target/bench/%/results.json),target/bench/results.json)
+bench-scale: bench-builds ## Measure how the cost grows with locks, waiters, holders and nodes. CURVES selects curves.
+	@target/release/bench --scale --into target/scale $(CURVES)
+
+bench-peers: build ## Measure Lockward and other locks for SECONDS (8) each. PEERS and JOBS select measurements.
+	@cargo build --quiet --release -p lockward-bench --bin peers -p lockward-peers --bin peer-lockward
+	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
 
 flames: build ## Draw flame graphs of the server's CPU time, for docs/performance.md.
 	@scripts/install-deps linux-perf
 	@cargo build --quiet --release -p lockward-bench --bin flames
 	@target/release/flames
 
-bench-peers: build ## Measure Lockward and other locks for SECONDS (8) each. PEERS and JOBS select measurements.
-	@cargo build --quiet --release -p lockward-bench --bin peers -p lockward-peers --bin peer-lockward
-	@target/release/peers $(PEERS) $(JOBS:%=--jobs %) $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
-
-bench-peers-docs: ## Write the results of the last make bench-peers into docs/peers.md.
-	@cargo build --quiet --release -p lockward-bench --bin peers
-	@target/release/peers --docs docs
-
-bench-scale: bench-builds ## Measure how the cost grows with locks, waiters, holders and nodes. CURVES selects curves.
-	@target/release/scale $(CURVES)
-
-bench-scale-docs: ## Write the results of the last make bench-scale into docs/scale.md.
-	@cargo build --quiet --release -p lockward-bench --bin scale
-	@target/release/scale --docs docs
-
 guard: bench-builds ## Count the server's instructions for each kind of request. Fails if a count is above its limit.
 	@scripts/install-deps valgrind
-	@target/release/guard $(GUARD)
+	@target/release/guard
 
 lint: deps ## Check formatting, clippy and the layers.
 	cargo fmt --all --check

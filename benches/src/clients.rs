@@ -10,7 +10,6 @@ use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long a reply may take.
@@ -47,7 +46,8 @@ struct Connection {
 }
 
 impl Clients {
-    pub(crate) fn open(port: u16, count: usize) -> Self {
+    /// Opens this number of connections to a server.
+    pub fn open(port: u16, count: usize) -> Self {
         let mut clients = Self::none();
         (0..count).for_each(|_| clients.connect(Ipv4Addr::LOCALHOST, port));
         clients
@@ -83,14 +83,9 @@ impl Clients {
 
     /// The next reply on any of the connections.
     pub fn arrival(&mut self) -> Arrival {
-        self.arrival_within(PATIENCE).expect("a reply")
-    }
-
-    /// The next reply on any of the connections, if it arrives within this time.
-    pub fn arrival_within(&mut self, patience: Duration) -> Option<Arrival> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + PATIENCE;
         while self.arrived.is_empty() {
-            let left = deadline.checked_duration_since(Instant::now())?;
+            let left = deadline.checked_duration_since(Instant::now()).expect("a reply");
             match self.poll.poll(&mut self.events, Some(left)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 result => result.expect("events"),
@@ -106,7 +101,7 @@ impl Clients {
                 }
             }
         }
-        self.arrived.pop_front()
+        self.arrived.pop_front().expect("a reply")
     }
 
     /// The next reply to this client. Panics if a reply to another client comes first.
@@ -162,47 +157,5 @@ impl Connection {
             arrived.push_back(Arrival { who, reply, at });
         }
         self.input.drain(..done);
-    }
-}
-
-/// One connection to a server.
-#[derive(Debug)]
-pub struct Client(Clients);
-
-impl Client {
-    pub(crate) fn open(port: u16) -> Self {
-        Self(Clients::open(port, 1))
-    }
-
-    /// Sends one command and waits for its reply. Panics if the reply is an error.
-    pub fn call(&mut self, arguments: &[&str]) -> Reply {
-        self.0.call(0, arguments)
-    }
-
-    /// Sends requests and waits for their replies. Panics if a reply is an error.
-    pub fn pipeline(&mut self, requests: &[Vec<u8>]) {
-        self.0.send(0, &requests.concat());
-        for _ in requests {
-            let reply = self.0.reply_to(0);
-            assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
-        }
-    }
-
-    /// Sends the request for each number, a thousand at a time, and waits for the replies.
-    pub fn fill(&mut self, mut numbers: Range<usize>, request: impl Fn(usize) -> Vec<u8>) {
-        while !numbers.is_empty() {
-            self.pipeline(&numbers.by_ref().take(1_000).map(&request).collect::<Vec<_>>());
-        }
-    }
-
-    pub fn info(&mut self, section: &str) -> String {
-        self.call(&["INFO", section]).text()
-    }
-
-    /// A number in a section of INFO.
-    pub fn info_number(&mut self, section: &str, field: &str) -> f64 {
-        let info = self.info(section);
-        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {info}"))
     }
 }

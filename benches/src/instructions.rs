@@ -15,13 +15,13 @@
 //! The processor's instruction counter (`perf stat -e instructions:u`) would not need callgrind, but most virtual
 //! machines have none.
 
+use crate::cpu::CpuClock;
 use crate::placement::Place;
-use crate::server::{Loaded, Server};
-use lockward_tests::{Client, Reply, compiled, repository};
+use crate::server::{Loaded, setup};
+use lockward_tests::{Client, Reply, Server, compiled, repository};
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -50,13 +50,6 @@ pub struct Count {
     pub profile: String,
 }
 
-/// Whether callgrind is installed.
-pub fn can_be_counted() -> bool {
-    let asked =
-        Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success())
-}
-
 impl CountedServer {
     /// Starts a server with this module and these lines of redis.conf.
     pub fn start(loaded: Loaded, config: &[&str]) -> Self {
@@ -76,8 +69,8 @@ impl CountedServer {
             "--log-fd=1",
         ];
         let config = [&["enable-debug-command yes", "jemalloc-bg-thread no"], config].concat();
-        let server = Server::start_under(&callgrind, loaded, Place::Together, &config);
-        let control = server.connect();
+        let server = setup(loaded, Place::Together, &config).under(&callgrind).start();
+        let control = server.client();
         let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
         // In the server's cron, the module notices whether it must replicate changes. While the clock is stopped, the
         // cron does not run. So this thread waits for the cron before it stops the clock.
@@ -100,7 +93,7 @@ impl CountedServer {
 
     /// Waits until the server sleeps.
     pub fn settle(&self) {
-        let _ = self.server.cpu().settled();
+        let _ = CpuClock::of(self.server.pid()).settled();
     }
 
     /// Counts the instructions of a round of `work` that consists of `units` units.

@@ -1,5 +1,5 @@
-//! The benchmarks of Lockward, and what they share: a server for each benchmark, a client that uses little CPU, the
-//! server's CPU time, and reports. The programs in `bin/` list the benchmarks.
+//! The benchmarks of Lockward, and what they share: servers, a client that uses little CPU, the server's CPU time, and
+//! reports. The programs in `bin/` list the benchmarks.
 //!
 //! Most figures are the CPU time of the server process, including its time in the kernel. So a busy machine makes the
 //! figures noisier, but does not change which side of a comparison costs less. The two sides of a comparison run
@@ -18,18 +18,16 @@
 )]
 
 pub mod clients;
+pub mod cluster;
 pub mod cpu;
-pub mod docs;
 pub mod expiry;
 pub mod guarded;
 pub mod handoff;
+pub mod holders;
 pub mod instructions;
-pub mod load;
+pub mod locks;
 pub mod machine;
-pub mod markdown;
 pub mod memory;
-pub mod modes;
-pub mod open_files;
 pub mod pairs;
 pub mod peers;
 pub mod pipeline;
@@ -38,12 +36,15 @@ pub mod plain_keys;
 pub mod plot;
 pub mod pubsub;
 pub mod queues;
+pub mod replica;
 pub mod report;
 pub mod request;
 pub mod results;
-pub mod rounds;
-pub mod scale;
+pub mod scene;
 pub mod server;
+pub mod sizing;
+pub mod slots;
 pub mod stalls;
-pub mod suite;
+pub mod table;
 pub mod throughput;
+pub mod waiters;

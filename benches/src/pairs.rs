@@ -1,14 +1,12 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
-use crate::clients::Client;
-use crate::pipeline::{Batch, Expected, Pipeline};
+use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{LEASE, owner, request};
-use crate::results::{Row, Target};
-use crate::rounds::Series;
-use crate::server::{Loaded, Server};
-use lockward_tests::Reply;
+use crate::request::{LEASE, exchange, load, owner, request};
+use crate::results::{Row, Series, Target};
+use crate::server::{Loaded, cost, start, start_replica_of};
+use lockward_tests::{Client, Server};
 
 pub const CONNECTIONS: usize = 50;
 /// The number of commands in flight on each connection.
@@ -62,7 +60,7 @@ pub enum Pair {
 
 impl Pair {
     /// The two commands of an owner, each with its reply.
-    pub fn commands(self, client: &mut Client, key: &str, owner: &str) -> [(Vec<u8>, Expected); 2] {
+    pub fn commands(self, server: &Server, key: &str, owner: &str) -> [Command; 2] {
         match self {
             Self::Lock => [
                 (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
@@ -70,7 +68,7 @@ impl Pair {
             ],
             Self::Checked => [
                 (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (checked_release(client, key, owner), Expected::Number(1)),
+                (checked_release(server, key, owner), Expected::Number(1)),
             ],
             Self::Set => [
                 (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
@@ -81,7 +79,8 @@ impl Pair {
                 (request(&["DEL", key]), Expected::Number(1)),
             ],
             Self::Hash => {
-                let (acquire, release) = (load(client, HASH_ACQUIRE), load(client, HASH_RELEASE));
+                let [acquire, release] =
+                    [HASH_ACQUIRE, HASH_RELEASE].map(|script| load(&mut server.client(), script));
                 [
                     (request(&["EVALSHA", &acquire, "1", key, owner, LEASE]), Expected::Number(1)),
                     (request(&["EVALSHA", &release, "1", key, owner]), Expected::Number(1)),
@@ -99,7 +98,7 @@ impl Pair {
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
         let batch = |connection: usize| {
             let key = format!("hot:{connection:04}");
-            let commands = self.commands(&mut server.client(), &key, &owner(connection));
+            let commands = self.commands(server, &key, &owner(connection));
             Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
         };
         (0..connections).map(batch).collect()
@@ -107,26 +106,21 @@ impl Pair {
 }
 
 /// The release that checks the owner: the server's command, or a script.
-fn checked_release(client: &mut Client, key: &str, owner: &str) -> Vec<u8> {
-    let mut knows = |command| matches!(client.call(&["COMMAND", "INFO", command]), Reply::Array(known) if matches!(known[..], [Reply::Array(_)]));
-    if knows("DELIFEQ") {
+fn checked_release(server: &Server, key: &str, owner: &str) -> Vec<u8> {
+    if server.has_command("DELIFEQ") {
         request(&["DELIFEQ", key, owner])
-    } else if knows("DELEX") {
+    } else if server.has_command("DELEX") {
         request(&["DELEX", key, "IFEQ", owner])
     } else {
-        request(&["EVALSHA", &load(client, CHECKED_RELEASE), "1", key, owner])
+        request(&["EVALSHA", &load(&mut server.client(), CHECKED_RELEASE), "1", key, owner])
     }
-}
-
-/// Loads a script into the server and returns its hash.
-pub(crate) fn load(client: &mut Client, script: &str) -> String {
-    client.call(&["SCRIPT", "LOAD", script]).text()
 }
 
 /// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = Server::start(&[&Loaded::Empty.line_of_config()]);
+    let empty = Loaded::Empty.line_of_config().expect("a module");
+    let server = start(&[&empty]);
     let pairs = [Pair::Lock, Pair::Checked, Pair::Set, Pair::Hash, Pair::Bare];
     let [lock, checked, set, hash, bare] = costs_at(report, &server, pairs);
     let what = "acquire + release";
@@ -143,7 +137,7 @@ pub fn plain(report: &mut Report) {
 /// Measures with an AOF that the server syncs every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = Server::start(&["appendonly yes", "appendfsync everysec"]);
+    let server = start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(report, &server, [Pair::Lock, Pair::Checked]);
     let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
     report.row(row.target(Target::AtMost(1.2)));
@@ -156,14 +150,14 @@ fn with(what: &str) -> String {
 /// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
-    let primary = Server::start(&[]);
-    let replica = primary.start_replica();
+    let primary = start(&[]);
+    let replica = start_replica_of(&primary);
     let mut load = load_of(&primary, [Pair::Lock, Pair::Checked]);
     let mut control = primary.client();
     let costs = report.alternate(ROUNDS, 2, |which| {
         let mut at_primary = 0.0;
-        let applied = replica.cost(PAIRS, || {
-            at_primary = primary.cost(PAIRS, || {
+        let applied = cost(replica.pid(), PAIRS, || {
+            at_primary = cost(primary.pid(), PAIRS, || {
                 load(which);
                 wait_for_replica(&mut control);
             });
@@ -194,10 +188,10 @@ fn costs_at<const COUNT: usize>(
     pairs: [Pair; COUNT],
 ) -> [Series; COUNT] {
     let mut load = load_of(server, pairs);
-    report.compare(ROUNDS, |which| server.cost(PAIRS, || load(which)))
+    report.compare(ROUNDS, |which| cost(server.pid(), PAIRS, || load(which)))
 }
 
 /// Waits until the replica has received all writes.
 fn wait_for_replica(control: &mut Client) {
-    control.pipeline(&[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
+    exchange(control, &[request(&["SET", "hot:last", "1"]), request(&["WAIT", "1", "60000"])]);
 }

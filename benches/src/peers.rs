@@ -9,7 +9,5 @@ pub mod job;
 pub mod list;
 pub mod meter;
 pub mod monitor;
-pub mod programs;
 pub mod report;
 pub mod server;
-pub mod tables;

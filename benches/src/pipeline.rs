@@ -1,21 +1,16 @@
 //! Many connections, each with several requests in flight.
 
 use crate::clients::Clients;
-use crate::server::Server;
-use lockward_tests::Reply;
+use lockward_tests::{Reply, Server};
 use std::collections::VecDeque;
 
 /// The expected reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Expected {
     /// A grant: `[token, holds, lease]`.
     Grant,
-    /// The grant of a second hold.
-    ReEntry,
     /// A fencing token.
     Token,
-    /// The reply of LOCK.INFO for a held lock.
-    Info,
     /// The reply of BLPOP: key and element.
     Element,
     /// A simple string.
@@ -27,12 +22,10 @@ impl Expected {
     /// Panics if the reply is different.
     pub fn check(self, reply: &Reply) {
         let as_expected = match (self, reply) {
-            (Self::Grant | Self::ReEntry, Reply::Array(items)) => {
-                let holds = if self == Self::Grant { 1 } else { 2 };
-                matches!(items[..], [Reply::Int(1..), Reply::Int(held), Reply::Int(1..)] if held == holds)
+            (Self::Grant, Reply::Array(items)) => {
+                matches!(items[..], [Reply::Int(1..), Reply::Int(1), Reply::Int(1..)])
             }
             (Self::Token, Reply::Int(1..)) => true,
-            (Self::Info, Reply::Array(items)) => items.len() == 10,
             (Self::Element, Reply::Array(items)) => matches!(items[..], [Reply::Bulk(_), Reply::Bulk(_)]),
             (Self::Status, Reply::Simple(_)) => true,
             (Self::Number(wanted), Reply::Int(number)) => wanted == *number,
@@ -42,22 +35,25 @@ impl Expected {
     }
 }
 
+/// A request, and the expected reply.
+pub type Command = (Vec<u8>, Expected);
+
 /// Requests that a connection sends together.
 #[derive(Clone, Debug)]
-pub struct Part {
-    pub requests: Vec<u8>,
-    pub expected: Vec<Expected>,
+struct Part {
+    requests: Vec<u8>,
+    expected: Vec<Expected>,
 }
 
 /// The requests that a connection repeats, in parts. The connection sends each part as soon as it has the replies to
 /// the previous part.
 #[derive(Clone, Debug)]
-pub struct Batch(pub Vec<Part>);
+pub struct Batch(Vec<Part>);
 
 impl Batch {
     /// A batch of these commands, each with its reply, with `depth` commands in flight.
-    pub fn of(commands: &[(Vec<u8>, Expected)], depth: usize) -> Self {
-        let part = |commands: &[(Vec<u8>, Expected)]| Part {
+    pub fn of(commands: &[Command], depth: usize) -> Self {
+        let part = |commands: &[Command]| Part {
             requests: commands.iter().flat_map(|(request, _)| request).copied().collect(),
             expected: commands.iter().map(|(_, expected)| *expected).collect(),
         };
@@ -75,7 +71,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     pub fn open(server: &Server, connections: usize) -> Self {
-        Self::over(server.clients(connections))
+        Self::over(Clients::open(server.port(), connections))
     }
 
     /// A pipeline over these connections, which may go to several servers.
@@ -89,28 +85,23 @@ impl Pipeline {
         let mut parts: Vec<_> =
             batches.iter().map(|Batch(parts)| parts.iter().cycle().take(parts.len() * times)).collect();
         let mut awaited = vec![VecDeque::new(); batches.len()];
-        let mut working = 0;
-        for who in 0..batches.len() {
+        let mut send_next = |clients: &mut Clients, awaited: &mut VecDeque<Expected>, who: usize| {
             if let Some(part) = parts[who].next() {
-                awaited[who].extend(&part.expected);
-                self.clients.send(who, &part.requests);
-                working += 1;
+                awaited.extend(&part.expected);
+                clients.send(who, &part.requests);
             }
+            !awaited.is_empty()
+        };
+        let mut working = 0;
+        for (who, awaited) in awaited.iter_mut().enumerate() {
+            working += usize::from(send_next(&mut self.clients, awaited, who));
         }
         while working > 0 {
             let arrival = self.clients.arrival();
             let awaited = &mut awaited[arrival.who];
-            let expected: Expected = awaited.pop_front().expect("a reply that was asked for");
-            expected.check(&arrival.reply);
-            if !awaited.is_empty() {
-                continue;
-            }
-            match parts[arrival.who].next() {
-                Some(part) => {
-                    awaited.extend(&part.expected);
-                    self.clients.send(arrival.who, &part.requests);
-                }
-                None => working -= 1,
+            awaited.pop_front().expect("a reply that was asked for").check(&arrival.reply);
+            if awaited.is_empty() && !send_next(&mut self.clients, awaited, arrival.who) {
+                working -= 1;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Plots as SVG, in light or dark colours as the reader's system prefers: lines with a logarithmic x axis, and bars.
 
-use serde::{Deserialize, Serialize};
+use crate::results::whole;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
@@ -10,9 +10,10 @@ const RIGHT: f64 = 530.0;
 const TOP: f64 = 84.0;
 /// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
-/// The smallest distance between the names of two lines.
-const NAME: f64 = 15.0;
-const DIGIT: f64 = 8.0;
+/// The distance between the names of two lines.
+const NAME: f64 = 20.0;
+/// The smallest distance between two labels of the x axis.
+const LABEL: f64 = 50.0;
 /// The distance from one bar to the next.
 const BAR: f64 = 28.0;
 /// Where all bars begin, and where the longest bar ends. Names are to the left of the bars, values to the right.
@@ -47,7 +48,7 @@ const STYLE: &str = "
 ";
 
 /// Lines with a logarithmic x axis. The y axis begins at 0.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Plot {
     /// The name of the file, without `.svg`.
     pub name: String,
@@ -61,7 +62,7 @@ pub struct Plot {
     pub lines: Vec<Line>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Line {
     /// The name beside the line.
     pub name: String,
@@ -91,6 +92,12 @@ pub struct Bar {
 }
 
 impl Plot {
+    /// A plot of costs: lower is better.
+    pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
+        let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
+        Self { name, title, hint: "Lower is better.".to_owned(), x, y, lines: lines.into() }
+    }
+
     /// The SVG, with a note below.
     pub fn draw(&self, below: &str) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
@@ -109,34 +116,26 @@ impl Plot {
             let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
             body += &text("end", LEFT - 8.0, at + 4.0, &number.to_string());
         }
-        // The last number always has a label. If there is no room before the next label, a number has no label.
-        let mut free = f64::MAX;
-        for (number, _) in self.lines.first().map(|line| &line.points[..]).unwrap_or_default().iter().rev() {
-            let (label, at) = (whole(*number), x(*number));
-            let half = label.len() as f64 * DIGIT / 2.0;
-            if at + half > free {
-                continue;
+        let numbers: Vec<f64> =
+            self.lines.first().into_iter().flat_map(|line| &line.points).map(|(x, _)| *x).collect();
+        for (place, number) in numbers.iter().enumerate() {
+            // If there is no room before the next label, a number has no label.
+            if numbers.get(place + 1).is_none_or(|next| x(*next) - x(*number) > LABEL) {
+                body += &text("middle", x(*number), BOTTOM + 20.0, &whole(*number));
             }
-            free = at - half - DIGIT;
-            body += &text("middle", at, BOTTOM + 20.0, &label);
         }
         body += &text("middle faint", (LEFT + RIGHT) / 2.0, BOTTOM + 42.0, &self.x);
-        for (line, class) in self.lines.iter().zip(["ours", "second", "third"]) {
-            let places: Vec<String> =
-                line.points.iter().map(|(at, number)| format!("{:.1},{:.1}", x(*at), y(*number))).collect();
-            let _ = writeln!(body, "<polyline class=\"{class} line\" points=\"{}\"/>", places.join(" "));
-            for place in &places {
-                let (x, y) = place.split_once(',').unwrap_or_default();
-                let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>");
+        for (number, (line, class)) in self.lines.iter().zip(["ours", "second", "third"]).enumerate() {
+            let middle = TOP + NAME * number as f64;
+            let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{RIGHT}\" cy=\"{middle}\" r=\"4\"/>");
+            body += &text("", RIGHT + 10.0, middle + 4.0, &line.name);
+            let mut places = String::new();
+            for (at, number) in &line.points {
+                let (x, y) = (x(*at), y(*number));
+                let _ = write!(places, "{x:.1},{y:.1} ");
+                let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
             }
-        }
-        let ends = self.lines.iter().map(|line| line.points.last().map_or(BOTTOM, |(_, number)| y(*number)));
-        let mut names: Vec<(f64, &Line)> = ends.zip(&self.lines).collect();
-        names.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let mut above = f64::MIN;
-        for (end, line) in names {
-            above = end.max(above + NAME);
-            body += &text("", RIGHT - 6.0, above + 4.0, &line.name);
+            let _ = writeln!(body, "<polyline class=\"{class} line\" points=\"{places}\"/>");
         }
         framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
     }
@@ -190,17 +189,4 @@ fn escaped(text: &str) -> String {
 fn step(rough: f64) -> f64 {
     let unit = 10f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|digit| digit * unit).into_iter().find(|step| *step >= rough).unwrap_or(rough)
-}
-
-/// A number without a fraction, in groups of three digits.
-pub fn whole(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }

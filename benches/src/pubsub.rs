@@ -5,14 +5,13 @@
 //! messages arrive at once. With both kinds of lock, the former holder waits again.
 
 use crate::clients::Clients;
-use crate::pairs::load;
 use crate::placement::{Place, be_client_of};
 use crate::queues::{Kind, Queues};
 use crate::report::Report;
-use crate::request::{LEASE, owner, request};
+use crate::request::{LEASE, load, owner, request};
 use crate::results::{Row, Target, whole};
-use crate::server::{Loaded, Server};
-use lockward_tests::Reply;
+use crate::server::{Loaded, cost, setup};
+use lockward_tests::{Reply, Server};
 
 const ROUNDS: usize = 25;
 
@@ -47,11 +46,11 @@ struct Herd {
 impl Herd {
     /// Starts a server. One client holds the lock, and `waiters` clients wait.
     fn start(waiters: usize) -> Self {
-        let server =
-            Server::start_with(Loaded::Nothing, Place::Together, &[&format!("maxclients {}", waiters + 100)]);
+        let maxclients = format!("maxclients {}", waiters + 100);
+        let server = setup(Loaded::Nothing, Place::Together, &[&maxclients]).start();
         let mut client = server.client();
         let (acquire, release) = (load(&mut client, ACQUIRE), load(&mut client, RELEASE));
-        let mut members = server.clients(waiters + 1);
+        let mut members = Clients::open(server.port(), waiters + 1);
         for who in 0..members.count() {
             members.call(who, &["HELLO", "3"]);
             let subscribed = members.call(who, &["SUBSCRIBE", CHANNEL]);
@@ -94,14 +93,6 @@ impl Herd {
         }
         self.holder = holder.expect("a holder");
     }
-
-    /// The server's CPU for a hand-off, in nanoseconds.
-    fn round(&mut self, handoffs: usize) -> f64 {
-        let cpu = self.server.cpu();
-        let begin = cpu.settled();
-        (0..handoffs).for_each(|_| self.hand_over());
-        (cpu.settled() - begin).as_nanos() as f64 / handoffs as f64
-    }
 }
 
 /// Measures Lockward and the pub/sub locks, with 50 and 1,000 waiters.
@@ -111,7 +102,10 @@ pub fn measure(report: &mut Report) {
         let mut herd = Herd::start(waiters);
         let mut queues = Queues::waiting(Kind::Lock, Place::Together, waiters);
         let [published, lock] = report.compare(ROUNDS, |which| match which {
-            0 => herd.round(handoffs),
+            0 => {
+                let pid = herd.server.pid();
+                cost(pid, handoffs, || (0..handoffs).for_each(|_| herd.hand_over()))
+            }
             _ => queues.round_of_holders(),
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));

@@ -4,18 +4,20 @@
 //! A hand-off is compared with an LPUSH that wakes the next BLPOP: one client sends a command, and a waiting client
 //! gets a reply.
 
-use crate::clients::{Client, Clients};
+use crate::clients::Clients;
+use crate::cpu::CpuClock;
 use crate::pipeline::Expected;
 use crate::placement::Place;
-use crate::request::{LONG_LEASE, owner, request};
-use crate::server::{Loaded, Server};
-use lockward_tests::eventually;
+use crate::request::{LONG_LEASE, owner, request, used_memory};
+use crate::server::{Loaded, cost, setup};
+use lockward_tests::{Client, Server, own_files, raise_open_files};
 use std::net::Ipv4Addr;
-use std::thread;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The number of hand-offs in a round.
-pub const HANDOFFS: usize = 400;
+const HANDOFFS: usize = 400;
 /// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
 /// The largest number of connections to one address of the server. Each connection to an address needs its own client
@@ -24,6 +26,8 @@ const CONNECTIONS_OF_ADDRESS: usize = 20_000;
 /// The memory is measured when it has not decreased for this time, because the server shrinks the buffers of a client
 /// after five idle seconds.
 const SETTLED: Duration = Duration::from_secs(6);
+/// The number of files that a process may open besides the connections of the waiters.
+pub const SPARE_FILES: usize = 300;
 
 /// What the clients wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,15 +91,6 @@ pub enum Shape {
     Each,
 }
 
-/// The server's CPU, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Costs {
-    /// For a hand-off.
-    pub handoff: f64,
-    /// For the start of a wait.
-    pub wait: f64,
-}
-
 /// A server with a growing number of waiting clients. With [`Shape::One`], client 0 is the first holder of the lock.
 /// With [`Shape::Each`], client 0 holds all locks and passes them on.
 #[derive(Debug)]
@@ -122,7 +117,7 @@ impl Queues {
         if loaded == Loaded::Lockward {
             config.extend(limits.iter().map(String::as_str));
         }
-        let server = Server::start_with(loaded, place, &config);
+        let server = setup(loaded, place, &config).start();
         let mut clients = Clients::none();
         clients.connect(Ipv4Addr::LOCALHOST, server.port());
         let control = server.client();
@@ -141,26 +136,22 @@ impl Queues {
         queues
     }
 
-    pub fn used_memory(&mut self) -> f64 {
-        self.control.info_number("memory", "used_memory")
-    }
-
     /// The used memory after the server has shrunk the buffers of idle clients.
     pub fn settled_memory(&mut self) -> f64 {
         let mut least = (f64::MAX, Instant::now());
         while least.1.elapsed() < SETTLED {
-            let used = self.used_memory();
+            let used = used_memory(&mut self.control);
             if used < least.0 * 0.999 {
                 least = (used, Instant::now());
             }
             thread::sleep(Duration::from_millis(100));
         }
-        self.used_memory()
+        used_memory(&mut self.control)
     }
 
     /// Waits until the server has read all earlier requests.
     fn settle(&mut self) {
-        self.control.call(&["PING"]);
+        self.control.call("PING");
     }
 
     /// Lets client 0 hold the lock of a queue. Only a lock needs a holder.
@@ -174,7 +165,7 @@ impl Queues {
     const fn queue_of(&self, who: usize) -> usize {
         match self.shape {
             Shape::One => 0,
-            Shape::Each => who - 1,
+            Shape::Each => who - 1, // client 0 does not wait
         }
     }
 
@@ -204,13 +195,13 @@ impl Queues {
             }
         }
         self.waiting = count;
-        let control = &mut self.control;
-        eventually("clients that wait", || control.info_number("clients", "blocked_clients") == count as f64);
+        self.control.see_blocked(count as i64);
     }
 
-    /// Measures hand-offs and waits. The number of waiting clients stays the same.
-    pub fn round(&mut self) -> Costs {
-        let cpu = self.server.cpu();
+    /// Measures hand-offs and waits. The number of waiting clients stays the same. Returns the server's CPU for a
+    /// hand-off and for the start of a wait, in nanoseconds.
+    pub fn round(&mut self) -> [f64; 2] {
+        let cpu = CpuClock::of(self.server.pid());
         let at_once = HANDOFFS.min(self.waiting);
         let (mut handing, mut waiting) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..HANDOFFS.div_ceil(at_once) {
@@ -226,22 +217,17 @@ impl Queues {
             }
             let begin = cpu.settled();
             for who in idle {
-                let queue = if self.shape == Shape::One { 0 } else { self.queue_of(who) };
-                self.clients.send(who, &self.kind.wait(queue, who));
+                self.clients.send(who, &self.kind.wait(self.queue_of(who), who));
             }
             waiting += cpu.settled() - begin;
         }
         let handed = (HANDOFFS.div_ceil(at_once) * at_once) as f64;
-        let each = |spent: Duration| spent.as_nanos() as f64 / handed;
-        Costs { handoff: each(handing), wait: each(waiting) }
+        [handing, waiting].map(|spent| spent.as_nanos() as f64 / handed)
     }
 
     /// The server's CPU for a hand-off and the next wait of the former holder, in nanoseconds.
     pub fn round_of_holders(&mut self) -> f64 {
-        let cpu = self.server.cpu();
-        let begin = cpu.settled();
-        (0..HANDOFFS).for_each(|_| _ = self.hand_over(true));
-        (cpu.settled() - begin).as_nanos() as f64 / HANDOFFS as f64
+        cost(self.server.pid(), HANDOFFS, || (0..HANDOFFS).for_each(|_| _ = self.hand_over(true)))
     }
 
     /// Serves one waiter. If `waits_again` is set, the former holder sends its next wait together with its release.
@@ -277,34 +263,52 @@ impl Queues {
             Shape::Each => served,
         }
     }
+}
 
-    /// Lets a writer release a lock for which `readers` connected clients wait: the release grants the lock to all of
-    /// them. Returns the server's CPU for each reader, in nanoseconds. No client may wait for anything else.
-    pub fn admit_readers(&mut self, readers: usize) -> f64 {
-        let ask = |clients: &mut Clients, who: usize, mode: &[&str]| {
-            let acquire = ["LOCK.ACQUIRE", "readers", &owner(who), "PX", LONG_LEASE, "BLOCK", "0"];
-            clients.send(who, &request(&[&acquire, mode].concat()));
-        };
-        let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
-        ask(&mut self.clients, 0, &[]);
-        Expected::Grant.check(&self.clients.reply_to(0));
-        for reader in 1..=readers {
-            ask(&mut self.clients, reader, &["SHARED"]);
-            self.settle();
-        }
-        let clients = &mut self.clients;
-        let each = self.server.cost(readers, || {
-            clients.send(0, &release(0));
-            for _ in 0..=readers {
-                let arrival = clients.arrival();
-                let expected = if arrival.who == 0 { Expected::Number(0) } else { Expected::Grant };
-                expected.check(&arrival.reply);
+/// Queues on their own thread. The thread has its own table of open files, so it may have as many open files as a
+/// process.
+#[derive(Debug)]
+pub struct QueuesThread {
+    tasks: Sender<Task>,
+    thread: JoinHandle<()>,
+}
+
+type Task = Box<dyn FnOnce(&mut Queues) + Send>;
+
+impl QueuesThread {
+    /// Starts a thread, and makes its queues there.
+    pub fn start(queues: impl FnOnce() -> Queues + Send + 'static) -> Self {
+        let (tasks, received) = channel::<Task>();
+        let thread = thread::spawn(move || {
+            own_files();
+            let mut queues = queues();
+            for task in received {
+                task(&mut queues);
             }
         });
-        for reader in 1..=readers {
-            self.clients.send(reader, &release(reader));
-            Expected::Number(0).check(&self.clients.reply_to(reader));
-        }
-        each
+        Self { tasks, thread }
     }
+
+    /// Runs a function on the thread, and returns its result.
+    pub fn run<T: Send + 'static>(&self, what: impl FnOnce(&mut Queues) -> T + Send + 'static) -> T {
+        let (reply, answer) = channel();
+        let task: Task = Box::new(move |queues| drop(reply.send(what(queues))));
+        self.tasks.send(task).expect("a thread that runs");
+        answer.recv().expect("a thread that runs")
+    }
+
+    pub fn end(self) {
+        drop(self.tasks);
+        self.thread.join().expect("a thread that runs");
+    }
+}
+
+/// Checks that a process may have enough open files for this number of waiters.
+pub fn allow_waiters(count: usize) {
+    let wanted = (count + SPARE_FILES) as u64;
+    let open_files = raise_open_files(wanted);
+    assert!(
+        open_files >= wanted,
+        "{count} waiters need {wanted} open files: raise `ulimit -n` from {open_files}"
+    );
 }

@@ -1,10 +1,13 @@
-//! The figures and plots of a run, its progress on the terminal, and the rounds of its measurements.
+//! The figures and plots of a run: the rounds in which they are measured, and the tables that show them.
 
-use crate::plot::Plot;
-use crate::results::Row;
-use crate::rounds::Series;
-use std::io::{IsTerminal, Write, stderr};
+use crate::machine::circumstances;
+use crate::plot::{Line, Plot};
+use crate::results::{Point, Row, Series, Unit};
+use crate::{sizing, table::table};
+use std::io::{self, IsTerminal, Write, stderr};
+use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, iter};
 
 /// How often progress is shown within a stage.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);
@@ -13,41 +16,22 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Report {
     pub rows: Vec<Row>,
-    pub plots: Vec<Plot>,
-    /// See [`Report::new`].
-    asked: Vec<String>,
+    plots: Vec<Plot>,
     begin: Instant,
-    stage: String,
+    stage: &'static str,
     shown: Instant,
 }
 
 impl Report {
-    /// An empty report. `asked` names the stages to run (`STAGE`), and single cases of stages (`STAGE/CASE`). If
-    /// `asked` is empty, all stages run.
-    pub fn new(asked: Vec<String>) -> Self {
+    #[allow(clippy::new_without_default, reason = "a report begins at this instant")]
+    pub fn new() -> Self {
         let now = Instant::now();
-        Self { rows: Vec::new(), plots: Vec::new(), asked, begin: now, stage: String::new(), shown: now }
-    }
-
-    /// Whether to run a stage or some of its cases.
-    pub fn is_stage_asked(&self, stage: &str) -> bool {
-        self.asked.is_empty() || self.asked.iter().any(|asked| asked.split('/').next() == Some(stage))
-    }
-
-    /// Whether to run a case of the current stage.
-    pub fn is_asked(&self, case: &str) -> bool {
-        let stage = &self.stage;
-        self.asked.is_empty()
-            || [stage.clone(), format!("{stage}/{case}")].iter().any(|name| self.asked.contains(name))
-    }
-
-    pub fn elapsed(&self) -> Duration {
-        self.begin.elapsed()
+        Self { rows: Vec::new(), plots: Vec::new(), begin: now, stage: "", shown: now }
     }
 
     /// Begins a stage, and prints a line about it.
-    pub fn stage(&mut self, name: &str, about: &str) {
-        name.clone_into(&mut self.stage);
+    pub fn stage(&mut self, name: &'static str, about: &str) {
+        self.stage = name;
         self.say(&format!("{} {name}: {about}", self.clock()));
     }
 
@@ -95,21 +79,26 @@ impl Report {
     }
 
     pub fn row(&mut self, row: Row) {
-        let target = row
-            .target
-            .map_or_else(String::new, |_| format!(" ({}: {})", row.target_shown(), row.verdict_shown()));
-        self.say(&format!(
-            "        {} {}: {}{}",
-            row.name,
-            row.title(),
-            row.shown(),
-            target.replace("**", "")
-        ));
+        self.say(&format!("        {}", row.line()));
         self.rows.push(row);
     }
 
+    /// Adds a plot. Its name begins with the name of the stage.
     pub fn plot(&mut self, plot: Plot) {
-        self.plots.push(plot);
+        // A line needs two points.
+        if plot.lines.iter().all(|line| line.points.len() > 1) {
+            self.plots.push(plot);
+        }
+    }
+
+    /// Our side of a curve and the other side, as lines of a plot. Numbers are divided by `scale`.
+    pub fn lines(&self, curve: &str, names: [&str; 2], scale: f64) -> [Line; 2] {
+        let line = |name: &str, side: fn(&Row) -> Option<&Series>| {
+            let points = self.rows.iter().filter(|row| row.name == curve);
+            let points = points.filter_map(|row| Some((row.at?.number as f64, side(row)?.median() / scale)));
+            Line { name: name.to_owned(), points: points.collect() }
+        };
+        [line(names[0], |row| Some(&row.ours)), line(names[1], |row| row.theirs.as_ref())]
     }
 
     fn clock(&self) -> String {
@@ -122,4 +111,89 @@ impl Report {
         let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
         let _ = writeln!(stderr(), "{wipe}{line}");
     }
+
+    /// Prints the tables of the docs. Writes them into a directory, with the plots and all measurements. `server` is
+    /// the server's name and version.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, server: &str, into: &Path) -> io::Result<()> {
+        let circumstances = format!("{server}, {}", circumstances());
+        let tables = format!("- Measured with {circumstances}\n{}", self.tables(server));
+        println!("{tables}");
+        fs::create_dir_all(into)?;
+        fs::write(into.join("results.md"), tables)?;
+        fs::write(into.join("results.json"), serde_json::to_string_pretty(&self.rows)?)?;
+        for plot in &self.plots {
+            fs::write(into.join(format!("{}.svg", plot.name)), plot.draw(&circumstances))?;
+        }
+        println!("The results and plots are in {}.", into.display());
+        Ok(())
+    }
+
+    /// The tables of docs/performance.md and docs/scale.md: the comparisons, the stalls, a table for each stage that
+    /// has curves, and what a million clients need.
+    fn tables(&self, server: &str) -> String {
+        let (curves, figures): (Vec<&Row>, Vec<&Row>) = self.rows.iter().partition(|row| row.at.is_some());
+        let is_stall = |row: &&Row| row.theirs.is_some() && ![Unit::Times, Unit::Cheaper].contains(&row.unit);
+        let (stalls, figures): (Vec<&Row>, Vec<&Row>) = figures.into_iter().partition(is_stall);
+        let mut tables = vec![comparisons(&figures, server), stall_table(&stalls, server)];
+        let stage = |row: &Row| row.name.split('/').next().unwrap_or_default().to_owned();
+        tables.extend(curves.chunk_by(|one, other| stage(one) == stage(other)).map(curve_table));
+        let plots = self.plots.iter().map(|plot| format!("![{}]({}.svg)\n", plot.title, plot.name));
+        tables.extend(plots);
+        tables.extend(sizing::tables(&self.rows));
+        let tables = tables.into_iter().filter(|table| !table.is_empty());
+        tables.map(|table| format!("\n{table}")).collect()
+    }
+}
+
+fn comparisons(rows: &[&Row], server: &str) -> String {
+    let cells = rows.iter().map(|row| {
+        vec![row.what.clone(), row.against.clone().unwrap_or_default(), row.target_shown(), row.judged()]
+    });
+    table(&["what is measured", "compared with", "target", server], cells)
+}
+
+fn stall_table(rows: &[&Row], server: &str) -> String {
+    let ours = format!("PING with Lockward, {server}");
+    let heads = ["what happens with Lockward", "what happens without modules", "PING without modules", &ours];
+    let cells = rows.iter().map(|row| {
+        let theirs = row.theirs.as_ref().map(|theirs| row.unit.show(theirs.median()));
+        let against = row.against.clone().unwrap_or_default();
+        vec![row.what.clone(), against, theirs.unwrap_or_default(), row.judged()]
+    });
+    table(&heads, cells)
+}
+
+/// A table with a line for each curve, and a line for each comparison. The points are the columns.
+fn curve_table(rows: &[&Row]) -> String {
+    let mut points: Vec<Point> = rows.iter().filter_map(|row| row.at).collect();
+    points.sort_by_key(|point| point.number);
+    points.dedup();
+    let mut curves: Vec<&Row> = Vec::new();
+    for row in rows {
+        if curves.iter().all(|curve| curve.name != row.name) {
+            curves.push(row);
+        }
+    }
+    let line = |title: String, curve: &Row, cell: &dyn Fn(&Row) -> String| {
+        let of_curve =
+            |point: &Point| rows.iter().find(|row| row.name == curve.name && row.at == Some(*point));
+        let cells = points.iter().map(|point| of_curve(point).map(|row| cell(row)).unwrap_or_default());
+        iter::once(title).chain(cells).collect::<Vec<_>>()
+    };
+    let lines = curves.iter().flat_map(|curve| {
+        let compared = curve.against.as_ref().map(|against| {
+            let ratio = |row: &Row| {
+                let theirs = row.theirs.as_ref().map(|theirs| row.measured / theirs.median());
+                Unit::Times.show(theirs.unwrap_or(f64::NAN))
+            };
+            line(format!("{}, compared with {against}", curve.what), curve, &ratio)
+        });
+        iter::once(line(curve.what.clone(), curve, &Row::judged)).chain(compared)
+    });
+    let heads: Vec<String> = points.iter().map(|point| point.shown()).collect();
+    let heads: Vec<&str> = iter::once("figure").chain(heads.iter().map(String::as_str)).collect();
+    table(&heads, lines)
 }

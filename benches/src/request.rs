@@ -1,6 +1,7 @@
 //! Encoded requests, and the names that all benchmarks use.
 
-use lockward_tests::{Random, encode};
+use lockward_tests::{Client, Random, Reply, encode};
+use std::ops::Range;
 
 /// A lease that outlives most measurements, in milliseconds.
 pub const LEASE: &str = "60000";
@@ -20,4 +21,28 @@ pub fn owner(connection: usize) -> String {
 /// Pseudo-random numbers, the same in every run.
 pub fn numbers() -> Random {
     Random::from_seed(0)
+}
+
+/// Sends requests and waits for their replies. Panics if a reply is an error.
+pub fn exchange(client: &mut Client, requests: &[Vec<u8>]) -> Vec<Reply> {
+    client.send_bytes(&requests.concat());
+    let replies = requests.iter().map(|_| client.reply());
+    replies.inspect(|reply| assert!(!matches!(reply, Reply::Error(_)), "{reply:?}")).collect()
+}
+
+/// Sends the request for each number, a thousand at a time, and waits for the replies.
+pub fn fill(client: &mut Client, mut numbers: Range<usize>, request: impl Fn(usize) -> Vec<u8>) {
+    while !numbers.is_empty() {
+        exchange(client, &numbers.by_ref().take(1_000).map(&request).collect::<Vec<_>>());
+    }
+}
+
+/// Loads a script into the server and returns its hash.
+pub fn load(client: &mut Client, script: &str) -> String {
+    client.call(["SCRIPT", "LOAD", script]).text()
+}
+
+/// Bytes that the server has allocated.
+pub fn used_memory(client: &mut Client) -> f64 {
+    client.stat("memory", "used_memory") as f64
 }

@@ -5,7 +5,7 @@ use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::plot::{Line, Plot};
 use crate::report::Report;
-use crate::server::{Loaded, Server};
+use crate::server::{Loaded, setup};
 use std::time::Instant;
 
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -13,35 +13,36 @@ const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const PAIRS: usize = 12_800;
 const ROUNDS: usize = 15;
 
+const KINDS: [(Pair, &str); 3] = [
+    (Pair::Lock, "LOCK.ACQUIRE + LOCK.RELEASE"),
+    (Pair::Set, "SET NX PX + DEL"),
+    (Pair::Hash, "the hash lock in Lua"),
+];
+
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
-    let server = Server::start_with(Loaded::Lockward, Place::Apart, &[]);
+    let server = setup(Loaded::Lockward, Place::Apart, &[]).start();
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
-    let kinds = [
-        (Pair::Lock, "LOCK.ACQUIRE + LOCK.RELEASE"),
-        (Pair::Set, "SET NX PX + DEL"),
-        (Pair::Hash, "the hash lock in Lua"),
-    ];
-    let batches = DEPTHS.map(|depth| kinds.map(|(pair, _)| pair.batches(&server, CONNECTIONS, depth)));
-    let rates = report.alternate(ROUNDS, DEPTHS.len() * kinds.len(), |which| {
-        let (depth, kind) = (which / kinds.len(), which % kinds.len());
-        let in_batch = (DEPTHS[depth] / 2).max(1);
+    let mut lines = KINDS.map(|(_, name)| Line { name: name.to_owned(), points: Vec::new() });
+    for depth in DEPTHS {
+        let batches = KINDS.map(|(pair, _)| pair.batches(&server, CONNECTIONS, depth));
+        let in_batch = (depth / 2).max(1);
         let times = PAIRS / CONNECTIONS / in_batch;
-        let begin = Instant::now();
-        pipeline.run(&batches[depth][kind], times);
-        [(CONNECTIONS * times * in_batch) as f64 / begin.elapsed().as_secs_f64() / 1e3]
-    });
-    let line = |(kind, (_, name)): (usize, (Pair, &str))| {
-        let rates = rates.iter().skip(kind).step_by(kinds.len()).map(|[rates]| rates.median());
-        let points = DEPTHS.into_iter().map(|depth| depth as f64).zip(rates).collect();
-        Line { name: name.to_owned(), points }
-    };
+        let rates = report.alternate(ROUNDS, KINDS.len(), |kind| {
+            let begin = Instant::now();
+            pipeline.run(&batches[kind], times);
+            [(CONNECTIONS * times * in_batch) as f64 / begin.elapsed().as_secs_f64() / 1e3]
+        });
+        for (line, [rates]) in lines.iter_mut().zip(rates) {
+            line.points.push((depth as f64, rates.median()));
+        }
+    }
     report.plot(Plot {
         name: "throughput".to_owned(),
         title: format!("Throughput by pipeline depth, {CONNECTIONS} connections"),
         hint: "Higher is better. Server and client process have separate CPUs.".to_owned(),
         x: "pipeline depth".to_owned(),
         y: "thousand pairs a second".to_owned(),
-        lines: kinds.into_iter().enumerate().map(line).collect(),
+        lines: lines.into(),
     });
 }

@@ -15,7 +15,7 @@ import (
 var etcdPeer = peer{
 	modules:  [][2]string{{"etcd/client", "go.etcd.io/etcd/client/v3"}},
 	defaults: "a session for each client; lease 60 s, renewed",
-	connect: func(_ context.Context, address string, lock int64, _ share) (client, error) {
+	connect: func(_ context.Context, address string, lock int64, _ string, _ int) (client, error) {
 		etcd, err := clientv3.New(clientv3.Config{
 			Endpoints:   []string{address},
 			DialTimeout: 5 * time.Second,

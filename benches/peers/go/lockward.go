@@ -16,8 +16,7 @@ var lockwardPeer = peer{
 		{"go-redis", "github.com/redis/go-redis/v9"},
 	},
 	defaults: "a redis.Client and a lockward.Client for each client; lease 30 s, renewed",
-	isShared: true,
-	connect: func(ctx context.Context, address string, lock int64, share share) (client, error) {
+	connect: func(ctx context.Context, address string, lock int64, job string, index int) (client, error) {
 		connection := redis.NewClient(&redis.Options{Addr: address})
 		ours, err := lockward.New(connection)
 		if err != nil {
@@ -25,10 +24,12 @@ var lockwardPeer = peer{
 		}
 		var options []lockward.AcquireOption
 		switch {
-		case share.isReader:
+		case job == "readers" && index%10 != 0: // one of 10 clients writes
 			options = append(options, lockward.Shared())
-		case share.permits > 0:
-			options = append(options, lockward.Slots(semaphore), lockward.Weight(share.permits))
+		case job == "permits":
+			options = append(options, lockward.Slots(10))
+		case job == "weights":
+			options = append(options, lockward.Slots(10), lockward.Weight(index%3+1))
 		}
 		key := fmt.Sprintf("lock:%d", lock)
 		var held *lockward.Lock

@@ -10,13 +10,25 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
+
+const (
+	warmUp = 1500 * time.Millisecond
+	// How long a client holds a shared lock.
+	holdTime = time.Millisecond
+)
+
+var errGaveUp = errors.New("the library gave up")
 
 // A client of a peer, with its own connection.
 type client struct {
@@ -31,10 +43,8 @@ type peer struct {
 	modules [][2]string
 	// The defaults of the library, for the table.
 	defaults string
-	// Whether the library has shared locks.
-	isShared bool
-	// Connects a client that will take this share of the lock whose number is `lock`.
-	connect func(ctx context.Context, address string, lock int64, share share) (client, error)
+	// Connects the client with this index. In the job, the client wants the lock with this number.
+	connect func(ctx context.Context, address string, lock int64, job string, index int) (client, error)
 }
 
 var peers = map[string]peer{
@@ -47,13 +57,11 @@ var peers = map[string]peer{
 
 // The answer that the program prints: see ../README.md.
 type answer struct {
-	Version  string    `json:"version"`
-	Notes    string    `json:"notes"`
-	BeganMs  int64     `json:"began_unix_ms"`
-	WaitsUs  [][]int64 `json:"waits_us"`
-	Counter  int64     `json:"counter"`
-	Handoffs int64     `json:"handoffs"`
-	GaveUp   int64     `json:"gave_up"`
+	Version   string    `json:"version"`
+	Notes     string    `json:"notes"`
+	BeganMs   int64     `json:"began_unix_ms"`
+	TenuresUs [][]int64 `json:"tenures_us"`
+	GaveUp    int64     `json:"gave_up"`
 }
 
 func main() {
@@ -73,7 +81,7 @@ func run(arguments []string) (*answer, error) {
 	}
 	name, job, address := arguments[0], arguments[1], arguments[2]
 	flags := flag.NewFlagSet("peers", flag.ExitOnError)
-	clients := flags.Int("clients", 50, "how many clients")
+	count := flags.Int("clients", 50, "how many clients")
 	seconds := flags.Int("seconds", 10, "how long to count, after the warm-up")
 	if err := flags.Parse(arguments[3:]); err != nil {
 		return nil, err
@@ -82,24 +90,76 @@ func run(arguments []string) (*answer, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no peer %q", name)
 	}
-	if job != uncontended && job != contended && !(isShared(job) && peer.isShared) {
-		return nil, fmt.Errorf("%s has no job %q", name, job)
+
+	// The process id makes the numbers unique: the server may still hold the locks of an earlier run.
+	lock := int64(os.Getpid()) << 16
+	ctx, stop := context.WithCancelCause(context.Background())
+	clients := make([]client, *count)
+	for index := range clients {
+		if job == "uncontended" {
+			lock++
+		}
+		var err error
+		if clients[index], err = peer.connect(ctx, address, lock, job, index); err != nil {
+			return nil, fmt.Errorf("client %d cannot connect: %w", index+1, err)
+		}
 	}
-	if *clients < 1 || *seconds < 1 {
-		return nil, fmt.Errorf("--clients and --seconds must be at least 1")
+	begin := time.Now().Add(warmUp)
+	result := &answer{peer.version(), peer.defaults, begin.UnixMilli(), make([][]int64, *count), 0}
+	time.AfterFunc(warmUp+time.Duration(*seconds)*time.Second, func() { stop(nil) })
+	var loops sync.WaitGroup
+	for index, client := range clients {
+		loops.Go(func() {
+			tenures, err := loop(ctx, client, job, begin, &result.GaveUp)
+			result.TenuresUs[index] = tenures
+			if err != nil {
+				stop(fmt.Errorf("client %d: %w", index+1, err))
+			}
+		})
 	}
-	run := &jobRun{
-		peer:     peer,
-		address:  address,
-		job:      job,
-		duration: time.Duration(*seconds) * time.Second,
+	loops.Wait()
+	for _, client := range clients {
+		client.close()
 	}
-	result, err := run.run(*clients)
-	if err != nil {
-		return nil, fmt.Errorf("%s at %s: %w", name, address, err)
+	if reason := context.Cause(ctx); reason != context.Canceled {
+		return nil, reason
 	}
-	result.Version, result.Notes = peer.version(), peer.defaults
 	return result, nil
+}
+
+// Loop lets a client acquire and release until the context ends. A client that waits at this time stops waiting. The
+// result has three numbers for each tenure, in microseconds after begin: see ../README.md.
+func loop(ctx context.Context, client client, job string, begin time.Time, gaveUp *int64) ([]int64, error) {
+	tenures := []int64{}
+	for ctx.Err() == nil {
+		asked := time.Now()
+		err := client.acquire(ctx)
+		for errors.Is(err, errGaveUp) {
+			atomic.AddInt64(gaveUp, 1)
+			err = client.acquire(ctx)
+		}
+		if err != nil && ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return tenures, fmt.Errorf("acquire: %w", err)
+		}
+		granted := time.Now()
+		switch job {
+		case "contended":
+			runtime.Gosched()
+		case "readers", "permits", "weights":
+			time.Sleep(holdTime)
+		}
+		for _, instant := range []time.Time{asked, granted, time.Now()} {
+			tenures = append(tenures, instant.Sub(begin).Microseconds())
+		}
+		// The release does not use ctx, because ctx may have ended while the client held the lock.
+		if err := client.release(context.Background()); err != nil {
+			return tenures, fmt.Errorf("release: %w", err)
+		}
+	}
+	return tenures, nil
 }
 
 // Version names the version of each module of the peer: "redsync 4.18.1, go-redis 9.23.0".

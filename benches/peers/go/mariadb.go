@@ -13,7 +13,7 @@ import (
 var mariadbPeer = peer{
 	modules:  [][2]string{{"go-sql-driver/mysql", "github.com/go-sql-driver/mysql"}},
 	defaults: "a connection for each client; no lease",
-	connect: func(ctx context.Context, address string, lock int64, _ share) (client, error) {
+	connect: func(ctx context.Context, address string, lock int64, _ string, _ int) (client, error) {
 		database, err := sql.Open("mysql", "root@tcp("+address+")/")
 		if err != nil {
 			return client{}, err

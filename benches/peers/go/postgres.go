@@ -12,7 +12,7 @@ import (
 var postgresPeer = peer{
 	modules:  [][2]string{{"pgx", "github.com/jackc/pgx/v5"}},
 	defaults: "a connection for each client; no lease",
-	connect: func(ctx context.Context, address string, lock int64, _ share) (client, error) {
+	connect: func(ctx context.Context, address string, lock int64, _ string, _ int) (client, error) {
 		connection, err := pgx.Connect(ctx, "postgres://postgres@"+address+"/postgres")
 		return client{
 			acquire: func(ctx context.Context) error {

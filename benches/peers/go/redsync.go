@@ -18,7 +18,7 @@ var redsyncPeer = peer{
 		{"go-redis", "github.com/redis/go-redis/v9"},
 	},
 	defaults: "lease 8 s, not renewed; 32 tries 50 to 250 ms apart, and then a new call",
-	connect: func(ctx context.Context, address string, lock int64, _ share) (client, error) {
+	connect: func(ctx context.Context, address string, lock int64, _ string, _ int) (client, error) {
 		connection := redis.NewClient(&redis.Options{Addr: address})
 		mutex := redsync.New(goredis.NewPool(connection)).NewMutex(fmt.Sprintf("lock:%d", lock))
 		return client{

@@ -7,18 +7,18 @@
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
-use lockward_bench::machine::{machine, today};
+use lockward_bench::machine::circumstances;
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
-use lockward_bench::pipeline::{Batch, Expected, Part, Pipeline};
+use lockward_bench::pipeline::{Batch, Expected, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::queues::{Kind, Queues};
-use lockward_bench::request::{LEASE, owner, request};
-use lockward_bench::server::Server;
-use lockward_tests::Directory;
+use lockward_bench::request::{LEASE, exchange, owner, request};
+use lockward_bench::server::start;
+use lockward_tests::{Directory, ProcessGroup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long `perf` samples each job.
@@ -56,11 +56,9 @@ fn main() {
 fn draw(file: &Path, title: &str, stacks: &str) {
     let mut options = Options::default();
     title.clone_into(&mut options.title);
-    options.subtitle = Some(format!(
-        "Each frame is as wide as its part of the server's CPU time ({}, {}).",
-        machine().processor,
-        today()
-    ));
+    let circumstances = circumstances();
+    options.subtitle =
+        Some(format!("Each frame is as wide as its part of the server's CPU time ({circumstances})."));
     options.text_truncate_direction = TextTruncateDirection::Right;
     options.no_javascript = true;
     let file = File::create(file).expect("docs/performance");
@@ -86,59 +84,29 @@ fn largest(stacks: &str) -> Vec<(String, f64)> {
     large
 }
 
-/// A running `perf record` of a server.
-struct Recording {
-    perf: Child,
-    file: PathBuf,
-    /// The directory of the file. Dropping this value deletes the directory.
-    _dir: Directory,
-}
-
-impl Recording {
-    fn start(pid: u32) -> Self {
-        let dir = Directory::new();
-        let file = dir.path().join("samples");
-        let mut perf = Command::new("perf");
-        perf.args([
-            "record",
-            "--quiet",
-            "--event",
-            "cpu-clock",
-            "--freq",
-            "997",
-            "--call-graph",
-            "dwarf,16384",
-        ]);
-        perf.arg("--output").arg(&file).args(["--pid", &pid.to_string()]);
-        Self { perf: perf.stderr(Stdio::null()).spawn().expect("perf: install linux-perf"), file, _dir: dir }
-    }
-
-    /// Ends the recording, and returns its stacks.
-    fn end(mut self) -> Stacks {
-        let pid = self.perf.id().to_string();
-        let _ = Command::new("kill").args(["-INT", &pid]).status();
-        let _ = self.perf.wait();
-        let script = Command::new("perf").args(["script", "--no-inline", "--input"]).arg(&self.file).output();
-        let mut stacks = Vec::new();
-        let script = script.expect("perf").stdout;
-        Folder::default().collapse(&script[..], &mut stacks).expect("the output of perf script");
-        String::from_utf8(stacks).expect("names of functions")
-    }
-}
-
 /// Samples a server while this program repeats `work` on the server.
 fn sampled(pid: u32, mut work: impl FnMut()) -> Stacks {
     work();
-    let recording = Recording::start(pid);
+    let dir = Directory::new();
+    let file = dir.path().join("samples");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "--quiet", "--event", "cpu-clock", "--freq", "997", "--call-graph", "dwarf,16384"]);
+    perf.arg("--output").arg(&file).args(["--pid", &pid.to_string()]).stderr(Stdio::null());
+    let mut perf = ProcessGroup::start(&mut perf).expect("perf: install linux-perf");
     let begin = Instant::now();
     while begin.elapsed() < SAMPLED {
         work();
     }
-    recording.end()
+    perf.signal(libc::SIGINT).and_then(|()| perf.wait()).expect("perf ends");
+    let script = Command::new("perf").args(["script", "--no-inline", "--input"]).arg(&file).output();
+    let mut stacks = Vec::new();
+    let script = script.expect("perf").stdout;
+    Folder::default().collapse(&script[..], &mut stacks).expect("the output of perf script");
+    String::from_utf8(stacks).expect("names of functions")
 }
 
 fn pair() -> Stacks {
-    let server = Server::start(&[]);
+    let server = start(&[]);
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
     let batches = Pair::Lock.batches(&server, CONNECTIONS, DEPTH);
     sampled(server.pid(), || pipeline.run(&batches, 50))
@@ -150,18 +118,18 @@ fn handoff() -> Stacks {
 }
 
 fn semaphore() -> Stacks {
-    let server = Server::start(&[]);
+    let server = start(&[]);
     let mut client = server.client();
     let acquire = |who: usize| {
         request(&["LOCK.ACQUIRE", "permits", &owner(who), "PX", LEASE, "HOLDS", "1", "SLOTS", "1000000"])
     };
-    client.pipeline(&(0..HOLDERS).map(acquire).collect::<Vec<_>>());
+    exchange(&mut client, &(0..HOLDERS).map(acquire).collect::<Vec<_>>());
     let mut pipeline = Pipeline::open(&server, CONNECTIONS);
     let batches: Vec<Batch> = (HOLDERS..HOLDERS + CONNECTIONS)
         .map(|who| {
             let release = request(&["LOCK.RELEASE", "permits", &owner(who), "HOLDS", "0"]);
-            let requests = [acquire(who), release].concat().repeat(DEPTH / 2);
-            Batch(vec![Part { requests, expected: [Expected::Grant, Expected::Number(0)].repeat(DEPTH / 2) }])
+            let pair = [(acquire(who), Expected::Grant), (release, Expected::Number(0))];
+            Batch::of(&vec![pair; DEPTH / 2].concat(), DEPTH)
         })
         .collect();
     sampled(server.pid(), || pipeline.run(&batches, 50))

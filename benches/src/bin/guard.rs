@@ -1,65 +1,23 @@
 //! Counts the server's instructions for commands of Lockward, and for a similar plain command in the same run. The
 //! program fails if the ratio of the two counts is above its limit. The program measures no time.
+//!
+//! A limit is the ratio when the limit was set, plus a tolerance: 2.5 % for lock commands, which is less than 500
+//! instructions for a pair of commands, and 0.5 % if both sides execute the same command.
 
 #![allow(
-    clippy::panic,
     clippy::expect_used,
     clippy::indexing_slicing,
     reason = "a check that cannot run panics with the reason"
 )]
 
-use clap::Parser;
-use lockward_bench::instructions::{self, Count, CountedServer};
-use lockward_bench::request::{LEASE, owner, request};
-use lockward_bench::server::{Loaded, Server};
-use lockward_tests::{Client, eventually, repository};
+use lockward_bench::guarded::CHECK;
+use lockward_bench::instructions::{Count, CountedServer};
+use lockward_bench::request::{LEASE, load, owner, request};
+use lockward_bench::server::Loaded;
+use lockward_tests::{Client, Server, eventually, repository};
 use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
-
-/// The largest allowed ratio of each command to the command that it is compared with. `make guard GUARD=--record`
-/// prints this table with new limits: each limit is the current ratio, increased by the row's tolerance.
-const LIMITS: &[(&str, f64)] = &[
-    ("acquire + release", 1.416),
-    ("acquire + release, beside bare calls", 1.148),
-    ("renew", 1.294),
-    ("acquire, refused", 1.126),
-    ("info", 3.509),
-    ("hand-off, wait again", 1.232),
-    ("acquire + release, AOF on", 1.465),
-    ("guarded SET", 2.603),
-    ("guarded SET, not in Lua", 0.467),
-    ("acquire + release, 10,000 holders", 1.188),
-    ("re-entry + release, 10,000 holders", 1.120),
-    ("renew + renew, 10,000 holders", 1.199),
-    ("info, 10,000 holders", 1.025),
-    ("wait to read, release", 1.134),
-    ("top, twice as many waited for", 1.250),
-    ("top, 1,000 more locks held", 1.005),
-    ("SET + DEL", 1.01),
-    ("SET + DEL, one by one", 1.035),
-    ("SET PX, GET when it is over", 1.01),
-    ("SET + DEL, keys have expired", 1.01),
-    ("SET + DEL, locks were evicted", 1.24),
-    ("SET + DEL, locks waited for", 1.01),
-];
-
-/// The tolerance for lock commands, as a part of the ratio: less than 500 instructions for a pair of commands.
-const ROOM: f64 = 0.025;
-/// The tolerance for rows with the same command on both sides.
-const ROOM_OF_EQUALS: f64 = 0.005;
-
-/// Counts the instructions of the server for each kind of request. Fails if a ratio is above its limit in
-/// benches/src/bin/guard.rs.
-///
-/// LOCKWARD_SERVER names the server (default: redis-server). LOCKWARD_MODULE and LOCKWARD_EMPTY_MODULE name the modules
-/// (default: in target/release).
-#[derive(Debug, Parser)]
-struct Arguments {
-    /// Print the limits for the current counts, and check nothing.
-    #[arg(long)]
-    record: bool,
-}
 
 /// The number of commands in flight on a connection.
 const DEPTH: usize = 16;
@@ -78,51 +36,42 @@ const READERS: usize = 50;
 /// The number of locks with waiters, and of locks that the server evicts.
 const LOCKS: usize = 100;
 
-#[derive(Clone)]
+/// The ratio of two counts, and its limit.
 struct Row {
     name: &'static str,
+    limit: f64,
     against: &'static str,
     ours: Count,
     theirs: Count,
-    room: f64,
-}
-
-fn main() -> ExitCode {
-    let Arguments { record } = Arguments::parse();
-    if !instructions::can_be_counted() {
-        eprintln!("Instructions are counted by callgrind: install valgrind.");
-        return ExitCode::FAILURE;
-    }
-    let rows = [locks(), guarded(), many_holders(), top(), others()].concat();
-    if record {
-        println!("const LIMITS: &[(&str, f64)] = &[");
-        for row in &rows {
-            println!("    ({:?}, {:.3}),", row.name, row.ratio() * (1.0 + row.room));
-        }
-        println!("];");
-        return ExitCode::SUCCESS;
-    }
-    judge(&rows)
 }
 
 impl Row {
-    /// A lock command, compared with another command.
-    fn new(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
-        Self { name, against, ours, theirs, room: ROOM }
-    }
-
-    /// A command, compared with the same command under other conditions.
-    fn equal(name: &'static str, ours: Count, against: &'static str, theirs: Count) -> Self {
-        Self { name, against, ours, theirs, room: ROOM_OF_EQUALS }
-    }
-
     fn ratio(&self) -> f64 {
         self.ours.each / self.theirs.each
     }
 }
 
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Rows {
+    fn add(&mut self, name: &'static str, limit: f64, against: &'static str, [ours, theirs]: [Count; 2]) {
+        self.0.push(Row { name, limit, against, ours, theirs });
+    }
+}
+
+fn main() -> ExitCode {
+    let mut rows = Rows::default();
+    locks(&mut rows);
+    guarded(&mut rows);
+    many_holders(&mut rows);
+    top(&mut rows);
+    others(&mut rows);
+    judge(&rows.0)
+}
+
 /// The cost of lock commands, each compared with a plain command, or with the bare server calls.
-fn locks() -> Vec<Row> {
+fn locks(rows: &mut Rows) {
     let owner = owner(0);
     let acquire = ["LOCK.ACQUIRE", "lock", &owner, "PX", LEASE, "HOLDS", "1"];
     let set = ["SET", "plain", &owner, "NX", "PX", LEASE];
@@ -131,111 +80,97 @@ fn locks() -> Vec<Row> {
 
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     println!("{}, {DEPTH} commands on the way on one connection.\n", server.server.version());
-    let pair = lock_pair.count(&mut server);
-    let pair = Row::new("acquire + release", pair, "SET NX PX + DEL", set_pair.count(&mut server));
+    let pairs = [&lock_pair, &set_pair].map(|pair| pair.count(&mut server));
+    rows.add("acquire + release", 1.416, "SET NX PX + DEL", pairs);
 
-    let mut holder = server.server.connect();
+    let mut holder = server.server.client();
     holder.call_all([&acquire[..], &set]);
-    let mut single = |command: &[&str]| Load::single(command).count(&mut server);
-    let renewal = single(&["LOCK.RENEW", "lock", &owner, "PX", LEASE]);
-    let renewal = Row::new("renew", renewal, "PEXPIRE", single(&["PEXPIRE", "plain", LEASE]));
-    let refused = single(&["LOCK.ACQUIRE", "lock", "another", "PX", LEASE]);
-    let refused = Row::new("acquire, refused", refused, "SET NX PX, refused", single(&set));
-    let info = Row::new("info", single(&["LOCK.INFO", "lock"]), "GET", single(&["GET", "plain"]));
+    let mut single =
+        |ours: &[&str], theirs: &[&str]| [ours, theirs].map(|words| Load::single(words).count(&mut server));
+    let counts = single(&["LOCK.RENEW", "lock", &owner, "PX", LEASE], &["PEXPIRE", "plain", LEASE]);
+    rows.add("renew", 1.294, "PEXPIRE", counts);
+    let counts = single(&["LOCK.ACQUIRE", "lock", "another", "PX", LEASE], &set);
+    rows.add("acquire, refused", 1.126, "SET NX PX, refused", counts);
+    rows.add("info", 3.509, "GET", single(&["LOCK.INFO", "lock"], &["GET", "plain"]));
 
     let handed = lock_passed_round(&mut server, &mut holder);
     let pop = |_| request(&["BLPOP", "list", "0"]);
     let popped = passed_round(&mut server, pop, |_| request(&["LPUSH", "list", "element"]));
-    let handed = Row::new("hand-off, wait again", handed, "LPUSH to a BLPOP, BLPOP again", popped);
+    rows.add("hand-off, wait again", 1.232, "LPUSH to a BLPOP, BLPOP again", [handed, popped]);
 
-    let mut server = CountedServer::start(Loaded::Lockward, &[&Loaded::Empty.line_of_config()]);
+    let empty = Loaded::Empty.line_of_config().expect("a module");
+    let mut server = CountedServer::start(Loaded::Lockward, &[&empty]);
     let take = ["EMPTY.ACQUIRE", "bare", &owner, "PX", LEASE, "HOLDS", "1"];
     let bare = Load::pair(&take, &["EMPTY.RELEASE", "bare", &owner, "HOLDS", "0"]).count(&mut server);
-    let (name, against) =
-        ("acquire + release, beside bare calls", "the same server calls, without a decision");
-    let beside_bare = Row::new(name, lock_pair.count(&mut server), against, bare);
+    let pairs = [lock_pair.count(&mut server), bare];
+    let against = "the same server calls, without a decision";
+    rows.add("acquire + release, beside bare calls", 1.148, against, pairs);
 
     let mut server = CountedServer::start(Loaded::Lockward, &["appendonly yes", "appendfsync no"]);
-    let appended = lock_pair.count(&mut server);
-    let (name, against) = ("acquire + release, AOF on", "SET NX PX + DEL, AOF on");
-    let appended = Row::new(name, appended, against, set_pair.count(&mut server));
-    vec![pair, beside_bare, renewal, refused, info, handed, appended]
+    let pairs = [&lock_pair, &set_pair].map(|pair| pair.count(&mut server));
+    rows.add("acquire + release, AOF on", 1.465, "SET NX PX + DEL, AOF on", pairs);
 }
 
 /// The cost of LOCK.GUARD with a SET, compared with the SET alone, and with a script that compares the token with a
 /// string.
-fn guarded() -> Vec<Row> {
-    const CHECK: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end \
-                         return redis.call('SET', KEYS[2], ARGV[2])";
+fn guarded(rows: &mut Rows) {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server.connect();
+    let mut holder = server.server.client();
     let token = holder.call(["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]).grant().token.to_string();
     holder.call(["SET", "token", &token]);
-    let script = holder.call(["SCRIPT", "LOAD", CHECK]).text();
-    let mut single = |command: &[&str]| Load::single(command).count(&mut server);
-    let guarded = single(&["LOCK.GUARD", "lock", &token, "SET", "data", "value"]);
-    let plain = single(&["SET", "data", "value"]);
-    let scripted = single(&["EVALSHA", &script, "2", "token", "data", &token, "value"]);
-    vec![
-        Row::new("guarded SET", guarded.clone(), "SET", plain),
-        Row::new("guarded SET, not in Lua", guarded, "a script that checks the token", scripted),
-    ]
+    let script = load(&mut holder, CHECK);
+    let commands: [&[&str]; 3] = [
+        &["LOCK.GUARD", "lock", &token, "SET", "data", "value"],
+        &["SET", "data", "value"],
+        &["EVALSHA", &script, "2", "token", "data", &token, "value"],
+    ];
+    let [guarded, plain, scripted] = commands.map(|command| Load::single(command).count(&mut server));
+    rows.add("guarded SET", 2.603, "SET", [guarded.clone(), plain]);
+    rows.add("guarded SET, not in Lua", 0.467, "a script that checks the token", [guarded, scripted]);
 }
 
 /// The cost of lock commands with many holders, compared with few holders. The cost of a grant to a reader, compared
 /// with a hand-off.
-fn many_holders() -> Vec<Row> {
+fn many_holders(rows: &mut Rows) {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server.connect();
+    let mut holder = server.server.client();
     for (key, holders) in [("few", FEW), ("many", MANY)] {
         for who in 0..holders {
             holder.call(["LOCK.ACQUIRE", key, &owner(who), "PX", LEASE, "SLOTS", SLOTS]).grant();
         }
     }
-    let loads = [
-        ("acquire + release, 10,000 holders", acquire_and_release as fn(&str) -> Load),
-        ("re-entry + release, 10,000 holders", re_enter_and_release),
-        ("renew + renew, 10,000 holders", renew_twice),
-        ("info, 10,000 holders", |key| Load::single(&["LOCK.INFO", key, "HOLDERS", "1"])),
-    ];
-    let beside = loads.map(|(name, load)| {
-        let [ours, theirs] = ["many", "few"].map(|key| load(key).count(&mut server));
-        Row::new(name, ours, "the same, 10 holders", theirs)
-    });
+    let (old, new) = (owner(FEW / 2), owner(MANY));
+    let pair = |key: &str, owner: &str| {
+        let acquire = ["LOCK.ACQUIRE", key, owner, "PX", LEASE, "SLOTS", SLOTS];
+        Load::pair(&acquire, &["LOCK.RELEASE", key, owner])
+    };
+    // The clock stands still, so a renewal changes the deadline only if its lease differs from the lease of the previous
+    // renewal.
+    let renew = |key: &str| {
+        let renew = |lease| ["LOCK.RENEW", key, &old, "PX", lease];
+        Load::pair(&renew(LEASE), &renew("50000"))
+    };
+    let info = |key: &str| Load::single(&["LOCK.INFO", key, "HOLDERS", "1"]);
+    let mut compare = |name, limit, load: &dyn Fn(&str) -> Load| {
+        let counts = ["many", "few"].map(|key| load(key).count(&mut server));
+        rows.add(name, limit, "the same, 10 holders", counts);
+    };
+    compare("acquire + release, 10,000 holders", 1.188, &|key| pair(key, &new));
+    compare("re-entry + release, 10,000 holders", 1.120, &|key| pair(key, &old));
+    compare("renew + renew, 10,000 holders", 1.199, &renew);
+    compare("info, 10,000 holders", 1.025, &info);
+
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut holder = server.server.connect();
+    let mut holder = server.server.client();
     let handed = lock_passed_round(&mut server, &mut holder);
-    let reader = Row::new("wait to read, release", readers(), "hand-off, wait again", handed);
-    beside.into_iter().chain([reader]).collect()
-}
-
-/// A new owner acquires and releases a slot.
-fn acquire_and_release(key: &str) -> Load {
-    let new = owner(MANY);
-    let acquire = ["LOCK.ACQUIRE", key, &new, "PX", LEASE, "SLOTS", SLOTS];
-    Load::pair(&acquire, &["LOCK.RELEASE", key, &new])
-}
-
-/// A holder acquires its slot again, and releases the second hold.
-fn re_enter_and_release(key: &str) -> Load {
-    let holder = owner(FEW / 2);
-    let acquire = ["LOCK.ACQUIRE", key, &holder, "PX", LEASE, "SLOTS", SLOTS];
-    Load::pair(&acquire, &["LOCK.RELEASE", key, &holder])
-}
-
-/// A holder renews its lease twice. The clock stands still, so a renewal changes the deadline only if its lease differs
-/// from the lease of the previous renewal.
-fn renew_twice(key: &str) -> Load {
-    let holder = owner(FEW / 2);
-    let renew = |lease| ["LOCK.RENEW", key, holder.as_str(), "PX", lease];
-    Load::pair(&renew(LEASE), &renew("50000"))
+    rows.add("wait to read, release", 1.134, "hand-off, wait again", [readers(), handed]);
 }
 
 /// Readers wait for a writer, get the lock together, and release it.
 fn readers() -> Count {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
-    let mut writer = server.server.connect();
-    let mut readers: Vec<Client> = (0..READERS).map(|_| server.server.connect()).collect();
+    let mut writer = server.server.client();
+    let mut readers: Vec<Client> = (0..READERS).map(|_| server.server.client()).collect();
     let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
     server.count(READERS, |server| {
         server.exchange(&mut writer, &request(&["LOCK.ACQUIRE", "readers", &owner(READERS), "PX", LEASE]), 1);
@@ -253,59 +188,44 @@ fn readers() -> Count {
 
 /// The cost of LOCK.TOP with twice as many contended locks, and with more uncontended locks. Uncontended locks must add
 /// no cost.
-fn top() -> Vec<Row> {
+fn top(rows: &mut Rows) {
     let mut server = CountedServer::start(Loaded::Lockward, &[]);
     let top = Load::single(&["LOCK.TOP"]);
     let mut waiting = wait_for_keys(&server.server, 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE");
     let few = top.count(&mut server);
     waiting.extend(wait_for_keys(&server.server, LOCKS..2 * LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"));
     let many = top.count(&mut server);
-    let mut holder = server.server.connect();
+    let mut holder = server.server.client();
     for i in 0..10 * LOCKS {
         holder.acquire(&format!("held:{i} holder PX {LEASE}"));
     }
-    let beside = top.count(&mut server);
-    vec![
-        Row::equal("top, twice as many waited for", many.clone(), "top", few),
-        Row::equal("top, 1,000 more locks held", beside, "top", many),
-    ]
+    rows.add("top, twice as many waited for", 1.25, "top", [many.clone(), few]);
+    rows.add("top, 1,000 more locks held", 1.005, "top", [top.count(&mut server), many]);
 }
 
 /// The cost of other commands, compared with a server whose module does nothing.
-fn others() -> Vec<Row> {
-    let start = |loaded| CountedServer::start(loaded, &[]);
+fn others(rows: &mut Rows) {
+    let start = || [Loaded::Lockward, Loaded::Empty].map(|loaded| CountedServer::start(loaded, &[]));
     let pair = Load::pair(&["SET", "plain", "value"], &["DEL", "plain"]);
     let one_by_one = Load { depth: 1, ..pair.clone() };
-
-    let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
-    let mut rows = Vec::new();
-    let mut add = |name, [ours, theirs]: [Count; 2]| {
-        rows.push(Row::equal(name, ours, "with an empty module", theirs));
-    };
     let on_both =
         |servers: &mut [CountedServer; 2], load: &Load| servers.each_mut().map(|server| load.count(server));
-    let both = on_both(&mut servers, &pair);
-    let with_empty = both[1].each;
-    add("SET + DEL", both);
-    add("SET + DEL, one by one", on_both(&mut servers, &one_by_one));
-    add("SET PX, GET when it is over", servers.each_mut().map(expiring));
-    add("SET + DEL, keys have expired", on_both(&mut servers, &pair));
-    evict_locks(&servers[0].server);
-    add("SET + DEL, locks were evicted", on_both(&mut servers, &pair));
+    let mut add = |name, limit, counts| rows.add(name, limit, "with an empty module", counts);
 
-    let mut servers = [Loaded::Lockward, Loaded::Empty].map(start);
+    let mut servers = start();
+    add("SET + DEL", 1.01, on_both(&mut servers, &pair));
+    add("SET + DEL, one by one", 1.035, on_both(&mut servers, &one_by_one));
+    add("SET PX, GET when it is over", 1.01, servers.each_mut().map(expiring));
+    add("SET + DEL, keys have expired", 1.01, on_both(&mut servers, &pair));
+    evict_locks(&servers[0].server);
+    add("SET + DEL, locks were evicted", 1.24, on_both(&mut servers, &pair));
+
+    let mut servers = start();
     let _waiting = [
         wait_for_keys(&servers[0].server, 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"),
         wait_for_keys(&servers[1].server, 0..LOCKS, "SET", "EMPTY.BLOCK"),
     ];
-    add("SET + DEL, locks waited for", on_both(&mut servers, &pair));
-
-    let bare = pair.count(&mut start(Loaded::Nothing)).each;
-    println!(
-        "SET + DEL without a module: {bare:.0}; with an empty module: {with_empty:.0}, {:.3} times as many.\n",
-        with_empty / bare
-    );
-    rows
+    add("SET + DEL, locks waited for", 1.01, on_both(&mut servers, &pair));
 }
 
 /// Requests that a client sends repeatedly.
@@ -327,7 +247,7 @@ impl Load {
     }
 
     fn count(&self, server: &mut CountedServer) -> Count {
-        let mut connection = server.server.connect();
+        let mut connection = server.server.client();
         let batch = self.requests.repeat(self.depth);
         server.count(BATCHES * self.depth, |server| {
             for _ in 0..BATCHES {
@@ -339,7 +259,7 @@ impl Load {
 
 /// Keys expire, and the server deletes each key when a client reads it.
 fn expiring(server: &mut CountedServer) -> Count {
-    let mut connection = server.server.connect();
+    let mut connection = server.server.client();
     connection.call("DEBUG SET-ACTIVE-EXPIRE 0");
     let requests =
         |name: &dyn Fn(&str) -> Vec<u8>| (0..DEPTH).flat_map(|i| name(&format!("brief:{i}"))).collect();
@@ -354,12 +274,12 @@ fn expiring(server: &mut CountedServer) -> Count {
 
 /// For each number, creates a key with the command `fill`, and lets a client wait for the key with the command `wait`.
 fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str) -> Vec<Client> {
-    let mut holder = server.connect();
+    let mut holder = server.client();
     let blocked = numbers.end as i64;
     let waiting = numbers.map(|i| {
         let key = format!("waited-for:{i}");
         holder.call([fill, &key, "holder", "PX", LEASE]);
-        let mut waiter = server.connect();
+        let mut waiter = server.client();
         waiter.send([wait, &key, "waiter", "PX", LEASE, "BLOCK", "0"]);
         waiter
     });
@@ -370,7 +290,7 @@ fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str)
 
 /// Acquires locks, and lets the server evict them.
 fn evict_locks(server: &Server) {
-    let mut client = server.connect();
+    let mut client = server.client();
     for i in 0..LOCKS {
         client.acquire(&format!("dropped:{i} holder PX {LEASE}"));
     }
@@ -393,7 +313,7 @@ fn passed_round(
     wait: impl Fn(usize) -> Vec<u8>,
     pass_on: impl Fn(usize) -> Vec<u8>,
 ) -> Count {
-    let mut clients: Vec<Client> = (0..RING).map(|_| server.server.connect()).collect();
+    let mut clients: Vec<Client> = (0..RING).map(|_| server.server.client()).collect();
     for (member, client) in clients.iter_mut().enumerate().skip(1) {
         server.exchange(client, &wait(member), 0);
     }
@@ -406,44 +326,26 @@ fn passed_round(
     })
 }
 
+/// Prints all rows, and writes the profiles of the rows that are above their limits.
 fn judge(rows: &[Row]) -> ExitCode {
     let profiles = repository().join("target/guard");
     fs::create_dir_all(&profiles).expect("a directory for profiles");
-    println!("| instructions | | against | | ratio | at most |");
-    println!("| --- | --- | --- | --- | --- | --- |");
-    let mut dearer = Vec::new();
+    println!("| instructions | | against | | ratio | at most |\n| --- | --- | --- | --- | --- | --- |");
     for row in rows {
-        let limit = LIMITS.iter().find_map(|(name, limit)| (*name == row.name).then_some(*limit));
-        let limit = limit.unwrap_or_else(|| panic!("no limit for {:?}", row.name));
-        println!(
-            "| {} | {:.0} | {} | {:.0} | {:.3} | {limit:.3} |",
-            row.name,
-            row.ours.each,
-            row.against,
-            row.theirs.each,
-            row.ratio(),
-        );
-        if row.ratio() > limit {
-            dearer.push((row, limit));
-        }
+        let Row { name, limit, against, ours, theirs } = row;
+        let (ours, theirs, ratio) = (ours.each, theirs.each, row.ratio());
+        println!("| {name} | {ours:.0} | {against} | {theirs:.0} | {ratio:.3} | {limit:.3} |");
     }
     println!();
-    for (row, limit) in &dearer {
-        let [ours, theirs] = [("ours", &row.ours), ("theirs", &row.theirs)].map(|(whose, count)| {
-            let name = row.name.replace(|c: char| !c.is_alphanumeric(), "-");
-            let file = profiles.join(format!("{name}.{whose}"));
+    let dearer: Vec<&Row> = rows.iter().filter(|row| row.ratio() > row.limit).collect();
+    for Row { name, limit, ours, theirs, .. } in &dearer {
+        let excess = ours.each - limit * theirs.each;
+        println!("{name}: {excess:.0} instructions more than the limit allows. Where they go:");
+        for (whose, count) in [("ours", ours), ("theirs", theirs)] {
+            let file = profiles.join(name.replace(|c: char| !c.is_alphanumeric(), "-")).with_extension(whose);
             fs::write(&file, &count.profile).expect("a profile is written");
-            file
-        });
-        println!(
-            "{}: {:.0} instructions more than the limit allows. Where they go:\n  callgrind_annotate {}\n  \
-             callgrind_annotate {} # {}",
-            row.name,
-            row.ours.each - limit * row.theirs.each,
-            ours.display(),
-            theirs.display(),
-            row.against,
-        );
+            println!("  callgrind_annotate {}", file.display());
+        }
     }
     println!("{} passed, {} failed", rows.len() - dearer.len(), dearer.len());
     if dearer.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

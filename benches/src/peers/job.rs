@@ -1,24 +1,27 @@
 //! The request to a peer program and its answer.
 
-use crate::peers::programs::{last_lines, wait};
 use clap::ValueEnum;
-use lockward_tests::{Directory, ProcessGroup};
+use lockward_tests::{Directory, ProcessGroup, repository};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
+/// How long a build may take, with its downloads.
+const BUILD: Duration = Duration::from_secs(600);
 /// How long a peer program may take in addition to the counted time: to start, to warm up, and to end.
 const BESIDE: Duration = Duration::from_secs(60);
 
 /// What the clients do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
     /// Each client acquires and releases its own lock.
     Uncontended,
-    /// All clients increment one number, under one lock.
+    /// All clients want one lock.
     Contended,
     /// All clients share a lock: one client in ten writes, and the others read.
     Readers,
@@ -36,15 +39,30 @@ const WRITERS: usize = 10;
 impl Job {
     /// Whether several clients may hold the lock at once.
     pub const fn is_shared(self) -> bool {
-        match self {
-            Self::Uncontended | Self::Contended => false,
-            Self::Readers | Self::Permits | Self::Weights => true,
-        }
+        matches!(self, Self::Readers | Self::Permits | Self::Weights)
     }
 
     /// Whether a client of [`Job::Readers`] writes.
     pub fn is_writer(self, client: usize) -> bool {
         self == Self::Readers && client.is_multiple_of(WRITERS)
+    }
+
+    /// How much of the lock's limit a client takes.
+    pub fn weight(self, client: usize) -> u64 {
+        match self {
+            Self::Weights => client as u64 % 3 + 1,
+            Self::Readers if self.is_writer(client) => self.limit(),
+            Self::Uncontended | Self::Contended | Self::Readers | Self::Permits => 1,
+        }
+    }
+
+    /// The largest sum of weights that clients may hold at once.
+    pub const fn limit(self) -> u64 {
+        match self {
+            Self::Uncontended | Self::Contended => 1,
+            Self::Readers => u32::MAX as u64,
+            Self::Permits | Self::Weights => PERMITS,
+        }
     }
 }
 
@@ -62,55 +80,84 @@ pub struct Answer {
     pub notes: String,
     /// When the counted time began, in milliseconds since 1970.
     pub began_unix_ms: f64,
-    /// How long each acquisition took in the counted time, in microseconds, for each client.
-    pub waits_us: Vec<Vec<u32>>,
-    /// How much the number under the lock grew in the counted time: each acquisition adds 1. If several clients may
-    /// hold the lock, this is the number of acquisitions within its limit. There is no counter in
-    /// [`Job::Uncontended`].
-    #[serde(default)]
-    pub counter: Option<u64>,
-    /// How many grants went to a different client than the previous grant. Only in [`Job::Contended`].
-    #[serde(default)]
-    pub handoffs: Option<u64>,
+    /// The tenures of each client: for each tenure three numbers, when the client asked, got the lock, and began to
+    /// release it. The numbers are microseconds since the counted time began.
+    pub tenures_us: Vec<Vec<i64>>,
     /// How often the library gave up waiting, without a grant.
     #[serde(default)]
     pub gave_up: u64,
 }
 
-/// The request to a peer program.
-#[derive(Clone, Debug)]
-pub struct Request<'a> {
-    /// The program and its first arguments.
-    pub program: &'a [String],
-    pub peer: &'a str,
-    pub job: Job,
-    pub address: &'a str,
-    pub clients: usize,
-    /// How long the peer program counts, in seconds.
-    pub seconds: u64,
+/// The time during which a client held a lock, in microseconds since the counted time began.
+#[derive(Clone, Copy, Debug)]
+pub struct Tenure {
+    pub client: usize,
+    pub asked: i64,
+    pub granted: i64,
+    pub released: i64,
 }
 
-/// Runs a peer program.
+impl Answer {
+    /// All tenures, ordered by their grants.
+    pub fn tenures(&self) -> Vec<Tenure> {
+        let mut tenures = Vec::new();
+        for (client, numbers) in self.tenures_us.iter().enumerate() {
+            for number in numbers.chunks_exact(3) {
+                let [asked, granted, released] = [number[0], number[1], number[2]];
+                tenures.push(Tenure { client, asked, granted, released });
+            }
+        }
+        tenures.sort_by_key(|tenure| tenure.granted);
+        tenures
+    }
+}
+
+/// Builds the peer program of a language. Returns the program and its first arguments.
 ///
 /// # Errors
-/// If the peer program fails: the end of its standard error.
-pub fn run(request: &Request<'_>) -> Result<Answer, String> {
+/// If the build fails: the end of its output.
+pub fn build(language: &str) -> Result<Vec<String>, String> {
+    let script = repository().join("benches/peers/build");
+    let output = run(Command::new(script).arg(language), BUILD)?;
+    Ok(output.lines().map(str::to_owned).collect())
+}
+
+/// Runs a peer program. `words` are the program and its arguments. `seconds` is how long the peer program counts.
+///
+/// # Errors
+/// If the peer program fails: the end of its output.
+pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
+    let output = run(Command::new(&words[0]).args(&words[1..]), BESIDE + Duration::from_secs(seconds))?;
+    let line = output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| format!("the answer is not valid, {error}"))
+}
+
+/// Runs a program to its end, and returns its standard output.
+///
+/// # Errors
+/// If the program fails, or does not end within `limit`: the end of its standard error.
+pub fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let dir = Directory::new();
-    let (answer, complaints) = (dir.path().join("answer"), dir.path().join("complaints"));
+    let (output, complaints) = (dir.path().join("output"), dir.path().join("complaints"));
     let file = |path| File::create(path).expect("a writable directory");
-    let (program, first) = request.program.split_first().expect("a program");
-    let mut command = Command::new(program);
-    command.args(first).args([request.peer, &request.job.to_string(), request.address]);
-    command.args(["--clients", &request.clients.to_string(), "--seconds", &request.seconds.to_string()]);
-    command.stdin(Stdio::null()).stdout(file(&answer)).stderr(file(&complaints));
+    command.stdin(Stdio::null()).stdout(file(&output)).stderr(file(&complaints));
+    let process = ProcessGroup::start(command);
     let mut process =
-        ProcessGroup::start(&mut command).map_err(|error| format!("{program} does not run: {error}"))?;
-    let failed = |what| format!("{what}: {}", last_lines(&complaints));
-    let status = wait(&mut process, BESIDE + Duration::from_secs(request.seconds)).map_err(failed)?;
-    if !status.success() {
-        return Err(failed(status.to_string()));
+        process.map_err(|error| format!("{:?} does not run: {error}", command.get_program()))?;
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        match process.ended() {
+            None => thread::sleep(Duration::from_millis(10)),
+            Some(status) if status.success() => return Ok(fs::read_to_string(&output).unwrap_or_default()),
+            Some(status) => return Err(format!("{status}: {}", last_lines(&complaints))),
+        }
     }
-    let answer = fs::read_to_string(&answer).unwrap_or_default();
-    let line = answer.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).map_err(|error| failed(format!("the answer is not valid, {error}")))
+    Err(format!("the program did not end within {} s: {}", limit.as_secs(), last_lines(&complaints)))
+}
+
+/// The last lines of a file, joined to one line.
+pub fn last_lines(file: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(5)..].join(" / ")
 }

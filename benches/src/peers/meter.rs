@@ -2,8 +2,7 @@
 //! the CPU time ten times a second. For the ends of the interval, the meter interpolates between two of these values.
 
 use crate::cpu;
-use crate::peers::server::{Kind, Server, commands};
-use std::collections::BTreeMap;
+use crate::peers::server::{Server, commands};
 use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -11,15 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A sample: the CPU times and the commands of a server until one instant.
-#[derive(Clone, Debug)]
-struct Look {
-    unix_ms: f64,
-    cpu: Duration,
-    /// The CPU time of this program and all processes that it has started, including the server and the peer program.
-    ours: Duration,
-    machine: Duration,
-    commands: BTreeMap<String, u64>,
+/// What has been spent until an instant, or in an interval.
+#[derive(Clone, Copy, Debug)]
+pub struct Spent {
+    /// The CPU time of all processes of the server, in seconds.
+    pub cpu: f64,
+    /// The CPU time of other programs than this program, the server and the peer program, in seconds.
+    pub others: f64,
+    /// The number of commands that the server has received.
+    pub commands: f64,
 }
 
 /// Samples a server until it is stopped.
@@ -27,84 +26,54 @@ struct Look {
 pub struct Meter {
     /// Sampling ends when this value is dropped.
     running: Sender<()>,
-    thread: JoinHandle<Vec<Look>>,
+    thread: JoinHandle<Samples>,
 }
 
-/// The CPU time and the commands of an interval.
-#[derive(Clone, Debug, Default)]
-pub struct Spent {
-    /// The CPU time of all processes of the server.
-    pub cpu: Duration,
-    /// The part of the machine's CPU time that other programs used, from 0 to 1.
-    pub others: f64,
-    /// How often each command was sent to the server.
-    pub commands: BTreeMap<String, f64>,
-}
+/// Samples, each with its time in milliseconds since 1970.
+type Samples = Vec<(f64, Spent)>;
 
 impl Meter {
     pub fn start(server: &Server) -> Self {
         let (running, ended) = mpsc::channel();
         let (pid, kind, port) = (server.pid(), server.kind, server.port);
+        let look = move || {
+            let commands = commands(kind, port);
+            let cpu = cpu::of_family(pid).as_secs_f64();
+            let others = cpu::of_machine().as_secs_f64() - cpu::of_family(process::id()).as_secs_f64();
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (since.as_secs_f64() * 1e3, Spent { cpu, others, commands })
+        };
         let thread = thread::spawn(move || {
-            let mut looks = vec![look(pid, kind, port)];
+            let mut samples = vec![look()];
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                looks.push(look(pid, kind, port));
+                samples.push(look());
             }
-            looks.push(look(pid, kind, port)); // a last sample, so that every interval ends before the last sample
-            looks
+            samples.push(look()); // a last sample, so that every interval ends before the last sample
+            samples
         });
         Self { running, thread }
     }
 
-    pub fn end(self) -> Looks {
+    pub fn end(self) -> Samples {
         drop(self.running);
-        Looks(self.thread.join().expect("a meter that comes to its end"))
+        self.thread.join().expect("a meter that comes to its end")
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct Looks(Vec<Look>);
-
-impl Looks {
-    /// The CPU time and the commands between two instants, in milliseconds since 1970.
-    pub fn between(&self, from: f64, to: f64) -> Spent {
-        let spent = |value: &dyn Fn(&Look) -> f64| self.at(to, value) - self.at(from, value);
-        let names = self.0.last().map(|last| last.commands.keys()).into_iter().flatten();
-        let commands = names.filter_map(|name| {
-            let count = spent(&|look| look.commands.get(name).map_or(0.0, |count| *count as f64));
-            (count > 0.0).then(|| (name.clone(), count))
-        });
-        let foreign = spent(&|look| look.machine.as_secs_f64() - look.ours.as_secs_f64());
-        let cpus = thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64);
-        Spent {
-            commands: commands.collect(),
-            others: (foreign * 1e3 / (to - from) / cpus).clamp(0.0, 1.0),
-            cpu: Duration::from_secs_f64(spent(&|look| look.cpu.as_secs_f64()).max(0.0)),
-        }
-    }
-
-    /// A value at an instant, interpolated between two samples.
-    fn at(&self, unix_ms: f64, value: &dyn Fn(&Look) -> f64) -> f64 {
-        let after = self.0.partition_point(|look| look.unix_ms < unix_ms);
-        let (Some(one), Some(other)) = (self.0.get(after.saturating_sub(1)), self.0.get(after)) else {
-            return self.0.last().map_or(0.0, value);
-        };
-        let part = ((unix_ms - one.unix_ms) / (other.unix_ms - one.unix_ms).max(1e-3)).clamp(0.0, 1.0);
-        value(one) + part * (value(other) - value(one))
+/// What was spent between two instants, in milliseconds since 1970.
+pub fn between(samples: &Samples, from: f64, to: f64) -> Spent {
+    let spent = |value: fn(&Spent) -> f64| (at(samples, to, value) - at(samples, from, value)).max(0.0);
+    Spent {
+        cpu: spent(|spent| spent.cpu),
+        others: spent(|spent| spent.others),
+        commands: spent(|spent| spent.commands),
     }
 }
 
-fn look(pid: u32, kind: Kind, port: u16) -> Look {
-    let commands = commands(kind, port);
-    Look {
-        unix_ms: unix_ms(),
-        cpu: cpu::of_family(pid),
-        ours: cpu::of_family(process::id()),
-        machine: cpu::of_machine(),
-        commands,
-    }
-}
-
-fn unix_ms() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1e3)
+/// A value at an instant, interpolated between two samples.
+fn at(samples: &Samples, unix_ms: f64, value: fn(&Spent) -> f64) -> f64 {
+    let after = samples.partition_point(|(at, _)| *at < unix_ms).clamp(1, samples.len() - 1);
+    let [(from, one), (to, other)] = [samples[after - 1], samples[after]];
+    let part = ((unix_ms - from) / (to - from).max(1e-3)).clamp(0.0, 1.0);
+    value(&one) + part * (value(&other) - value(&one))
 }

@@ -1,142 +1,346 @@
-//! The results of the jobs, as they are stored in JSON.
+//! The results of the jobs: as tables in Markdown, and as a plot.
 
-use crate::machine::{machine, today};
-use crate::peers::job::{Answer, Job};
+use crate::machine::circumstances;
+use crate::peers::job::{Answer, Job, Tenure};
+use crate::peers::list::Peer;
 use crate::peers::meter::Spent;
-use crate::peers::monitor::Parts;
-use crate::results::Machine;
-use serde::{Deserialize, Serialize};
+use crate::placement::cpus;
+use crate::plot::{Bar, Bars};
+use crate::results::whole;
+use crate::table::table;
+use serde::Serialize;
+use std::iter;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The number of clients of the job that is plotted.
+const PLOTTED: usize = 50;
+
+/// The results of a run, in the order in which the jobs ran.
+#[derive(Debug, Default)]
 pub struct Report {
-    /// The day, the machine and the settings.
-    pub circumstances: String,
-    /// For how many seconds the acquisitions of each job were counted.
-    pub seconds: u64,
-    /// The results of the jobs, in the order in which they ran.
-    pub results: Vec<Entry>,
+    pub entries: Vec<Entry>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The result of a job.
+#[derive(Debug, Serialize)]
 pub struct Entry {
-    /// The name of the peer in the list.
-    pub peer: String,
+    #[serde(serialize_with = "name_only")]
+    pub peer: &'static Peer,
     pub job: Job,
     pub clients: usize,
     /// The measurements, or the reason why there are none.
     pub result: Result<Measured, String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+fn name_only<S: serde::Serializer>(peer: &&Peer, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(peer.name)
+}
+
+#[derive(Debug, Serialize)]
 pub struct Measured {
     pub version: String,
     /// Name and version of the server.
     pub server: String,
-    /// How often the lock was acquired and released.
-    pub operations: u64,
+    pub notes: String,
+    /// How often a second the lock was acquired and released.
     pub a_second: f64,
-    /// Grants a second that went to a different client than the previous grant, if the peer program reports them.
-    pub handoffs_a_second: Option<f64>,
-    /// Acquisitions that are missing in the counter of the peer program: the lock had two holders at once, or more
-    /// holders than its limit allows.
-    pub lost: i64,
+    /// Grants a second that went to a different client than the previous grant.
+    pub handoffs_a_second: f64,
+    /// Grants with which more clients held the lock than its limit allows.
+    pub excessive: usize,
     /// How often the library gave up waiting.
     pub gave_up: u64,
-    /// The smallest number of acquisitions by one client.
-    pub fewest: u64,
-    /// The largest number of acquisitions by one client.
-    pub most: u64,
-    pub acquire_us: Quantiles,
+    /// The smallest number of acquisitions by one client, and the largest.
+    pub fewest: usize,
+    pub most: usize,
+    /// How long acquisitions took. In [`Job::Readers`], the acquisitions of readers.
+    pub waits: Waits,
     /// How long acquisitions of writers took, in [`Job::Readers`].
-    #[serde(default)]
-    pub writers_us: Option<Quantiles>,
+    pub writers: Waits,
     /// Acquisitions of writers a second.
-    #[serde(default)]
     pub writes_a_second: f64,
     /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
-    /// Commands that clients sent for an acquisition and its release, if the server counts them.
-    pub commands: Option<f64>,
+    /// Commands that clients sent for an acquisition and its release. 0 if the server does not count commands.
+    pub commands: f64,
     /// Commands that scripts sent for an acquisition and its release.
-    pub commands_in_scripts: Option<f64>,
+    pub commands_in_scripts: f64,
     /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
-    pub notes: String,
 }
 
-/// Quantiles of times, in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Quantiles {
-    pub p50: f64,
-    pub p99: f64,
-    pub max: f64,
+/// Waiting times, in microseconds. 0 if no client has acquired the lock.
+#[derive(Debug, Serialize)]
+pub struct Waits {
+    pub median: f64,
+    pub longest: f64,
 }
 
-impl Quantiles {
-    fn of<'a>(times: impl Iterator<Item = &'a u32>) -> Self {
-        let mut times: Vec<u32> = times.copied().collect();
+impl Waits {
+    fn of(times: impl Iterator<Item = i64>) -> Self {
+        let mut times: Vec<i64> = times.collect();
         times.sort_unstable();
-        let part = |hundredths: usize| {
-            times.get(times.len().saturating_sub(1) * hundredths / 100).copied().map_or(0.0, f64::from)
-        };
-        Self { p50: part(50), p99: part(99), max: part(100) }
+        let at = |place: usize| times.get(place).map_or(0.0, |time| *time as f64);
+        Self { median: at(times.len().saturating_sub(1) / 2), longest: at(times.len().saturating_sub(1)) }
     }
 }
 
 impl Measured {
-    /// Combines the peer program's answer and the measurements of the server.
-    pub fn new(
-        job: Job,
-        seconds: u64,
-        answer: Answer,
-        server: &str,
-        spent: Spent,
-        parts: Option<&Parts>,
-    ) -> Self {
-        let grants = || answer.waits_us.iter().map(|waits| waits.len() as u64);
-        let (writers, others): (Vec<_>, Vec<_>) =
-            answer.waits_us.iter().enumerate().partition(|(client, _)| job.is_writer(*client));
-        let quantiles = |of: &[(usize, &Vec<u32>)]| Quantiles::of(of.iter().flat_map(|(_, waits)| *waits));
-        let writes: usize = writers.iter().map(|(_, waits)| waits.len()).sum();
-        let operations: u64 = grants().sum();
-        let an_operation = 1.0 / operations.max(1) as f64;
-        let all: f64 = spent.commands.values().sum();
-        let scripted: Option<f64> = parts
-            .map(|parts| spent.commands.iter().map(|(name, count)| count * parts.in_scripts(name)).sum());
-        let counted = !spent.commands.is_empty();
-        let counter = answer.counter.unwrap_or(operations);
+    /// Combines the peer program's answer and the measurements of the server. `in_scripts` is the part of the commands
+    /// that scripts sent.
+    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent, in_scripts: f64) -> Self {
+        let all = answer.tenures();
+        let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let counts = |tenure: &Tenure| (0..end).contains(&tenure.granted);
+        let (mut grants, mut handoffs) = (vec![0; answer.tenures_us.len()], 0);
+        for (place, tenure) in all.iter().enumerate().filter(|(_, tenure)| counts(tenure)) {
+            grants[tenure.client] += 1;
+            let is_handoff = place == 0 || all[place - 1].client != tenure.client;
+            handoffs += usize::from(is_handoff && job == Job::Contended);
+        }
+        let (writes, others): (Vec<&Tenure>, Vec<&Tenure>) =
+            all.iter().filter(|tenure| counts(tenure)).partition(|tenure| job.is_writer(tenure.client));
+        let waits = |of: &[&Tenure]| Waits::of(of.iter().map(|tenure| tenure.granted - tenure.asked));
+        let operations = grants.iter().sum::<usize>();
+        let each = 1.0 / operations.max(1) as f64;
         Self {
-            server: server.to_owned(),
-            operations,
-            a_second: operations as f64 / seconds as f64,
-            handoffs_a_second: answer.handoffs.map(|handoffs| handoffs as f64 / seconds as f64),
-            lost: operations.cast_signed() - counter.cast_signed(),
-            gave_up: answer.gave_up,
-            fewest: grants().min().unwrap_or(0),
-            most: grants().max().unwrap_or(0),
-            acquire_us: quantiles(&others),
-            writers_us: (!writers.is_empty()).then(|| quantiles(&writers)),
-            writes_a_second: writes as f64 / seconds as f64,
-            server_cpu_us: spent.cpu.as_secs_f64() * 1e6 * an_operation,
-            commands: counted.then(|| (all - scripted.unwrap_or(0.0)) * an_operation),
-            commands_in_scripts: scripted.filter(|_| counted).map(|scripted| scripted * an_operation),
-            others: spent.others,
             version: answer.version,
+            server: server.to_owned(),
             notes: answer.notes,
+            a_second: operations as f64 / seconds as f64,
+            handoffs_a_second: handoffs as f64 / seconds as f64,
+            excessive: if job == Job::Uncontended { 0 } else { excessive(job, &all) },
+            gave_up: answer.gave_up,
+            fewest: grants.iter().copied().min().unwrap_or(0),
+            most: grants.iter().copied().max().unwrap_or(0),
+            waits: waits(&others),
+            writers: waits(&writes),
+            writes_a_second: writes.len() as f64 / seconds as f64,
+            server_cpu_us: spent.cpu * 1e6 * each,
+            commands: spent.commands * (1.0 - in_scripts) * each,
+            commands_in_scripts: spent.commands * in_scripts * each,
+            others: (spent.others / seconds as f64 / cpus() as f64).min(1.0),
+        }
+    }
+
+    /// The most acquisitions by one client, divided by the fewest.
+    fn unfairness(&self) -> String {
+        if self.fewest == 0 {
+            return "∞".to_owned();
+        }
+        format!("{:.1}", self.most as f64 / self.fewest as f64)
+    }
+
+    fn sent(&self) -> String {
+        match self.commands {
+            0.0 => "-".to_owned(),
+            sent if self.commands_in_scripts < 0.05 => format!("{sent:.1}"),
+            sent => format!("{sent:.1} + {:.1}", self.commands_in_scripts),
+        }
+    }
+
+    /// How the lock failed; empty if it never had too many holders and never gave up.
+    fn failure(&self) -> String {
+        if self.excessive > 0 {
+            format!("**the lock had too many holders after {} grants**", self.excessive)
+        } else if self.gave_up > 0 {
+            format!("the library gave up waiting {} times", whole(self.gave_up as f64))
+        } else {
+            String::new()
         }
     }
 }
 
+/// The number of grants after which the sum of the holders' weights is above the limit. A client holds the lock from
+/// the grant until it begins to release. `tenures` are ordered by their grants.
+fn excessive(job: Job, tenures: &[Tenure]) -> usize {
+    let mut ends: Vec<&Tenure> = tenures.iter().collect();
+    ends.sort_by_key(|tenure| tenure.released);
+    let mut ends = ends.into_iter().peekable();
+    let (mut held, mut count) = (0, 0);
+    for tenure in tenures {
+        while let Some(ended) = ends.next_if(|end| end.released <= tenure.granted) {
+            held -= i128::from(job.weight(ended.client));
+        }
+        held += i128::from(job.weight(tenure.client));
+        count += usize::from(held > i128::from(job.limit()));
+    }
+    count
+}
+
 impl Report {
-    /// An empty report of this day and machine. `has_priority` says whether the servers and clients had a higher
-    /// priority than other programs.
-    pub fn new(seconds: u64, has_priority: bool) -> Self {
-        let Machine { processor, cpus, kernel, .. } = machine();
-        let priority = if has_priority { "higher priority than other programs" } else { "normal priority" };
-        let circumstances = format!(
-            "{}, {cpus} CPUs ({processor}) for server and clients together, {priority}, {kernel}; {seconds} s a job",
-            today()
+    /// The tables of docs/peers.md, and a list of the jobs in which a lock failed or gave up.
+    pub fn tables(&self, seconds: u64) -> String {
+        let mut others: Vec<f64> = self
+            .entries
+            .iter()
+            .filter_map(|entry| Some(100.0 * entry.result.as_ref().ok()?.others))
+            .collect();
+        others.sort_by(f64::total_cmp);
+        let [median, most] =
+            [others.len() / 2, others.len().max(1) - 1].map(|place| others.get(place).unwrap_or(&0.0));
+        let mut text = format!(
+            "Conditions of this run: {}; {seconds} s a job. Other programs used {median:.0} % of the CPU time in the \
+             median job, and at most {most:.0} %.\n",
+            circumstances()
         );
-        Self { circumstances, seconds, results: Vec::new() }
+        for (title, columns) in TABLES {
+            let is_measured = |(_, job, clients, _): &&Column| self.of(*job, *clients).next().is_some();
+            let columns: Vec<&Column> = columns.iter().filter(is_measured).collect();
+            if !columns.is_empty() {
+                text += &format!("\n{title}:\n\n{}", self.table(&columns));
+            }
+        }
+        let failed = self.entries.iter().filter_map(|Entry { peer, job, clients, result }| {
+            let what = match result {
+                Err(reason) => format!("the program failed with `{reason}`"),
+                Ok(measured) => Some(measured.failure()).filter(|failure| !failure.is_empty())?,
+            };
+            Some(format!("- {} in the job \"{job}\" with {clients} clients: {what}.\n", peer.title))
+        });
+        let failed: String = failed.collect();
+        if !failed.is_empty() {
+            text += &format!("\nThese locks failed, or gave up a wait:\n\n{failed}");
+        }
+        format!("{text}\n{}", self.settings())
+    }
+
+    fn of(&self, job: Job, clients: usize) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.job == job && entry.clients == clients)
+    }
+
+    /// A table with a row for each lock.
+    fn table(&self, columns: &[&Column]) -> String {
+        let mut peers: Vec<&Peer> = Vec::new();
+        for entry in columns.iter().flat_map(|(_, job, clients, _)| self.of(*job, *clients)) {
+            if !peers.iter().any(|known| known.name == entry.peer.name) {
+                peers.push(entry.peer);
+            }
+        }
+        let heads: Vec<&str> = iter::once("lock").chain(columns.iter().map(|(head, ..)| *head)).collect();
+        let rows = peers.into_iter().map(|peer| {
+            let cells = columns.iter().map(|(_, job, clients, cell)| {
+                let entry = self.of(*job, *clients).find(|entry| entry.peer.name == peer.name);
+                match entry.map(|entry| &entry.result) {
+                    None => String::new(),
+                    Some(Ok(measured)) => cell(measured),
+                    Some(Err(_)) => "failed".to_owned(),
+                }
+            });
+            iter::once(peer.title.to_owned()).chain(cells).collect()
+        });
+        table(&heads, rows)
+    }
+
+    /// The table of the peers, with the versions and notes of the last job that each peer completed.
+    fn settings(&self) -> String {
+        let peers = self.entries.chunk_by(|one, other| one.peer.name == other.peer.name);
+        let rows = peers.filter_map(|entries| {
+            let peer = entries[0].peer;
+            let Measured { version, server, notes, .. } =
+                entries.iter().rev().find_map(|entry| entry.result.as_ref().ok())?;
+            Some([peer.title, peer.language, version, server, notes].map(str::to_owned).into())
+        });
+        table(&["lock", "client in", "version", "server", "settings"], rows)
+    }
+
+    /// A plot of the hand-offs in a contended job: grants to a different client than the previous grant.
+    pub fn plot(&self) -> String {
+        let bar = |entry: &Entry| {
+            let number = entry.result.as_ref().ok()?.handoffs_a_second;
+            let Peer { name, title, .. } = entry.peer;
+            let is_ours = name.starts_with("lockward");
+            Some(Bar { name: (*title).to_owned(), number, text: whole(number), is_ours })
+        };
+        let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
+        let hint =
+            "More is better. A grant to the client that had the lock before does not count.".to_owned();
+        let bars = self.of(Job::Contended, PLOTTED).filter_map(bar).collect();
+        Bars { title, hint, bars }.draw(&circumstances())
+    }
+}
+
+/// A column of a table: its head, the job and the number of clients, and the text for a result.
+type Column = (&'static str, Job, usize, fn(&Measured) -> String);
+
+/// The titles and columns of the tables.
+const TABLES: [(&str, &[Column]); 4] = [
+    (
+        "Uncontended",
+        &[
+            ("median time to acquire, 1 client", Job::Uncontended, 1, |it| time(it.waits.median)),
+            ("pairs a second, 50 clients", Job::Uncontended, 50, |it| whole(it.a_second)),
+            ("server CPU for a pair, 50 clients", Job::Uncontended, 50, |it| time(it.server_cpu_us)),
+            ("commands for a pair", Job::Uncontended, 50, Measured::sent),
+        ],
+    ),
+    (
+        "Contended, 50 clients",
+        &[
+            ("grants a second", Job::Contended, 50, |it| whole(it.a_second)),
+            ("grants a second to another client", Job::Contended, 50, |it| whole(it.handoffs_a_second)),
+            ("median wait", Job::Contended, 50, |it| time(it.waits.median)),
+            ("longest wait", Job::Contended, 50, |it| time(it.waits.longest)),
+            ("most / fewest grants", Job::Contended, 50, Measured::unfairness),
+            ("server CPU for a grant", Job::Contended, 50, |it| time(it.server_cpu_us)),
+            ("commands for a grant", Job::Contended, 50, Measured::sent),
+            ("500 clients: grants a second to another client", Job::Contended, 500, |it| {
+                whole(it.handoffs_a_second)
+            }),
+            ("500 clients: longest wait", Job::Contended, 500, |it| time(it.waits.longest)),
+        ],
+    ),
+    (
+        "Readers and writers, 50 clients",
+        &[
+            ("reads a second", Job::Readers, 50, |it| whole(it.a_second - it.writes_a_second)),
+            ("writes a second", Job::Readers, 50, |it| whole(it.writes_a_second)),
+            ("median wait of readers", Job::Readers, 50, |it| time(it.waits.median)),
+            ("longest wait of readers", Job::Readers, 50, |it| time(it.waits.longest)),
+            ("longest wait of writers", Job::Readers, 50, |it| time(it.writers.longest)),
+            ("server CPU for a grant", Job::Readers, 50, |it| time(it.server_cpu_us)),
+        ],
+    ),
+    (
+        "Permits and weights, 50 clients",
+        &[
+            ("grants a second", Job::Permits, 50, |it| whole(it.a_second)),
+            ("median wait", Job::Permits, 50, |it| time(it.waits.median)),
+            ("longest wait", Job::Permits, 50, |it| time(it.waits.longest)),
+            ("server CPU for a grant", Job::Permits, 50, |it| time(it.server_cpu_us)),
+            ("weights: grants a second", Job::Weights, 50, |it| whole(it.a_second)),
+            ("weights: median wait", Job::Weights, 50, |it| time(it.waits.median)),
+            ("weights: longest wait", Job::Weights, 50, |it| time(it.waits.longest)),
+            ("weights: most / fewest grants", Job::Weights, 50, Measured::unfairness),
+        ],
+    ),
+];
+
+/// Microseconds in a suitable unit, with two or three significant digits. A dash for 0.
+fn time(us: f64) -> String {
+    let (number, unit) = match us {
+        0.0 => return "-".to_owned(),
+        ..1e3 => (us, "µs"),
+        ..1e6 => (us / 1e3, "ms"),
+        _ => (us / 1e6, "s"),
+    };
+    if number < 10.0 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_holder_of_an_exclusive_lock_is_noticed() {
+        let answer = |second: i64| Answer {
+            version: String::new(),
+            notes: String::new(),
+            began_unix_ms: 0.0,
+            tenures_us: vec![vec![0, 10, 20, 21, 40, 50], vec![0, second, 35]],
+            gave_up: 0,
+        };
+        assert_eq!(excessive(Job::Contended, &answer(20).tenures()), 0);
+        assert_eq!(excessive(Job::Contended, &answer(19).tenures()), 1);
+        assert_eq!(excessive(Job::Permits, &answer(19).tenures()), 0);
     }
 }

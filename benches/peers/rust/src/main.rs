@@ -11,8 +11,6 @@ use clap::Parser;
 use commands::Commands;
 use job_run::JobRun;
 use lockward_bench::peers::job::{Answer, Job};
-use lockward_tests::Client;
-use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 #[derive(Debug, Parser)]
@@ -28,30 +26,27 @@ struct Arguments {
 }
 
 fn main() {
-    let arguments = Arguments::parse();
-    let answer = match arguments.peer.as_str() {
-        "lockward-rust" => use_library(arguments),
-        "set-delex" => use_commands(Commands::Delex, arguments),
-        "set-delifeq" => use_commands(Commands::Delifeq, arguments),
-        _ => use_commands(Commands::Lockward, arguments),
+    let Arguments { peer, job, address, clients, seconds } = Arguments::parse();
+    let commands = match &*peer {
+        "lockward-rust" => None,
+        "set-delex" => Some(Commands::Delex),
+        "set-delifeq" => Some(Commands::Delifeq),
+        _ => Some(Commands::Lockward),
     };
+    let job_run = JobRun::new(job, seconds);
+    let (version, notes, tenures_us) = match commands {
+        None => {
+            let runtime = Runtime::new().expect("a runtime");
+            let tenures = runtime.block_on(library::run_clients(&address, job_run, clients));
+            (env!("CARGO_PKG_VERSION"), library::NOTES, tenures)
+        }
+        Some(commands) => {
+            let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+            (commands.version(), commands.notes(), commands.run_clients(port, job_run, clients))
+        }
+    };
+    let (version, notes) = (version.to_owned(), notes.to_owned());
+    let began_unix_ms = job_run.began_unix_ms;
+    let answer = Answer { version, notes, began_unix_ms, tenures_us, gave_up: 0 };
     println!("{}", serde_json::to_string(&answer).expect("plain numbers"));
-}
-
-fn use_commands(commands: Commands, arguments: Arguments) -> Answer {
-    let port = arguments.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-    let connections = (0..arguments.clients).map(|_| Client::connect(port).expect("a connection")).collect();
-    let job_run = JobRun::new(arguments.job, arguments.seconds);
-    let times = commands.run_clients(connections, &job_run);
-    job_run.answer(commands.version(), commands.notes(), times)
-}
-
-fn use_library(arguments: Arguments) -> Answer {
-    let runtime = Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let client = library::connect(&arguments.address).await;
-        let job_run = Arc::new(JobRun::new(arguments.job, arguments.seconds));
-        let times = library::run_clients(&client, &job_run, arguments.clients).await;
-        job_run.answer(env!("CARGO_PKG_VERSION"), library::NOTES, times)
-    })
 }

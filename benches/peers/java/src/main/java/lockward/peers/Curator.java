@@ -45,11 +45,6 @@ final class Curator {
     }
 
     private static Peer.Lock mutex(InterProcessMutex mutex) {
-        return Peer.Lock.of(
-                () -> {
-                    mutex.acquire();
-                    return mutex;
-                },
-                InterProcessMutex::release);
+        return new Peer.Lock(mutex::acquire, mutex::release);
     }
 }

@@ -2,6 +2,7 @@ package lockward.peers;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.Locale;
 import java.util.Properties;
 
 /** A peer program: PEER JOB ADDRESS --clients N --seconds S, see benches/peers/README.md. */
@@ -22,15 +23,13 @@ public final class Main {
     }
 
     private static void run(String[] arguments) throws Exception {
-        if (arguments.length != 7 || !arguments[3].equals("--clients") || !arguments[5].equals("--seconds")) {
+        if (arguments.length != 7) {
             throw new IllegalArgumentException("usage: PEER JOB ADDRESS --clients N --seconds S");
         }
-        String name = arguments[0];
-        Job job = Job.of(arguments[1]);
+        Job job = Job.valueOf(arguments[1].toUpperCase(Locale.ROOT));
         int clients = Integer.parseInt(arguments[4]);
-        Peer peer = connect(name, arguments[2], clients);
-        JobRun jobRun = new JobRun(peer, job, Long.parseLong(arguments[6]));
-        String answer = jobRun.run(clients);
+        Peer peer = connect(arguments[0], arguments[2], clients);
+        String answer = new JobRun(job, Long.parseLong(arguments[6])).run(peer, clients);
         System.out.println("{\"version\":\"" + version(peer.library()) + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
     }
 
@@ -50,12 +49,10 @@ public final class Main {
     }
 
     /** The version of a library in this build. */
-    private static String version(String library) {
+    private static String version(String library) throws IOException {
         Properties versions = new Properties();
         try (InputStream file = Main.class.getResourceAsStream("/versions.properties")) {
             versions.load(file);
-        } catch (IOException problem) {
-            throw new IllegalStateException(problem);
         }
         return versions.getProperty(library);
     }

@@ -1,6 +1,7 @@
 package lockward.peers;
 
 import java.util.concurrent.Callable;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReadWriteLock;
 
 /**
@@ -16,40 +17,24 @@ record Peer(String library, String notes, Locks locks) {
         Lock lock(String name, Job job, int client) throws Exception;
     }
 
-    interface Lock {
-        /** Waits until the client holds the lock. */
-        void acquire() throws Exception;
+    interface Action {
+        void run() throws Exception;
+    }
 
-        void release() throws Exception;
-
-        /** A lock from two functions. The function that releases gets the result of the function that acquires. */
-        static <T> Lock of(Callable<T> acquire, Release<T> release) {
-            return new Lock() {
-                private T held;
-
-                @Override
-                public void acquire() throws Exception {
-                    held = acquire.call();
-                }
-
-                @Override
-                public void release() throws Exception {
-                    release.release(held);
-                }
-            };
-        }
-
+    /** Two functions: one waits until the client holds the lock, and the other releases the lock. */
+    record Lock(Action acquire, Action release) {
         static Lock of(java.util.concurrent.locks.Lock lock) {
-            return of(
-                    () -> {
-                        lock.lockInterruptibly();
-                        return lock;
-                    },
-                    java.util.concurrent.locks.Lock::unlock);
+            return new Lock(lock::lockInterruptibly, lock::unlock);
         }
 
         static Lock of(ReadWriteLock lock, boolean isWriter) {
             return of(isWriter ? lock.writeLock() : lock.readLock());
+        }
+
+        /** A lock whose release gets the result of its acquisition. */
+        static <T> Lock of(Callable<T> acquire, Release<T> release) {
+            AtomicReference<T> held = new AtomicReference<>();
+            return new Lock(() -> held.set(acquire.call()), () -> release.release(held.get()));
         }
     }
 

@@ -33,12 +33,7 @@ final class Redisson {
                 case SEMAPHORE -> {
                     RSemaphore semaphore = redisson.getSemaphore(name);
                     semaphore.trySetPermits(Job.SEMAPHORE);
-                    yield Peer.Lock.of(
-                            () -> {
-                                semaphore.acquire(permits);
-                                return permits;
-                            },
-                            semaphore::release);
+                    yield new Peer.Lock(() -> semaphore.acquire(permits), () -> semaphore.release(permits));
                 }
                 case EXPIRABLE_SEMAPHORE -> {
                     RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(name);

@@ -1,8 +1,7 @@
 //! What a million clients need, computed from the measured figures with the formulas of docs/scale.md.
 
-use crate::markdown::table;
-use crate::plot::whole;
-use crate::results::{Results, Unit};
+use crate::results::{Row, Unit, whole};
+use crate::table::table;
 
 /// The number of clients in the table. Each client holds a lock or waits for a lock.
 const CLIENTS: f64 = 1e6;
@@ -50,26 +49,22 @@ const TERMS: [(&str, &[&str], Unit, &str); 6] = [
 ];
 
 /// The figure at the largest measured number of locks, waiters or nodes. `None` if the curve was not measured.
-fn last(results: &Results, curve: &str) -> Option<f64> {
-    let points = results.rows.iter().filter_map(|row| {
-        let number: usize = row.name.strip_prefix(curve)?.strip_prefix('-')?.parse().ok()?;
-        Some((number, row.measured))
-    });
-    points.max_by_key(|(number, _)| *number).map(|(_, measured)| measured)
+fn last(rows: &[Row], curve: &str) -> Option<f64> {
+    rows.iter().rfind(|row| row.name == curve).map(|row| row.measured)
 }
 
 /// The figures that the formulas use, and the table. `None` if the run has not measured all these figures.
-pub fn tables(results: &Results) -> Option<String> {
-    let figure = |curves: &[&str]| curves.iter().map(|curve| last(results, curve)).sum::<Option<f64>>();
+pub fn tables(rows: &[Row]) -> Option<String> {
+    let figure = |curves: &[&str]| curves.iter().map(|curve| last(rows, curve)).sum::<Option<f64>>();
     let figures: Vec<f64> = TERMS.iter().map(|(_, curves, ..)| figure(curves)).collect::<Option<_>>()?;
     let terms = TERMS.iter().zip(&figures).map(|((name, _, unit, what), figure)| {
         let is_time = *unit == Unit::Nanoseconds;
         let shown = if is_time { format!("{:.1} µs", figure / 1e3) } else { unit.show(*figure) };
         vec![format!("`{name}`"), shown, (*what).to_owned()]
     });
-    let terms = table(&["in the formulas", "measured", "what it is"], 3, terms);
+    let terms = table(&["in the formulas", "measured", "what it is"], terms);
     let needs = WORKLOADS.iter().map(|(pairs, waiting)| needs(&figures, *pairs, *waiting));
-    Some(format!("{terms}\n{}", table(&NEEDS, NEEDS.len(), needs)))
+    Some(format!("{terms}\n{}", table(&NEEDS, needs)))
 }
 
 /// The columns of the table of needs.

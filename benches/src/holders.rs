@@ -1,0 +1,157 @@
+//! Curves by the number of holders of one semaphore: CPU for an acquisition and a release by another owner, CPU for the
+//! commands of a holder, and memory for each holder. A release that admits many readers is compared with hand-offs.
+
+use crate::clients::Clients;
+use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::queues::{Kind, Queues, allow_waiters};
+use crate::report::Report;
+use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
+use crate::results::{Row, Series, Unit};
+use crate::server::{cost, start};
+use lockward_tests::{Client, Random, Server};
+
+const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
+/// The limit of the lock.
+const SLOTS: &str = "1000000";
+const ROUNDS: usize = 15;
+/// The number of units of work that each connection sends in a round.
+const UNITS: usize = 500;
+/// The number of readers that one release admits.
+const READERS: usize = 10_000;
+const ROUNDS_OF_READERS: usize = 6;
+
+/// The work that is measured beside other holders: its name, and its commands. The arguments are the key, the index of
+/// a holder, and the index of an owner without a hold.
+type Work = (&'static str, fn(&str, usize, usize) -> Vec<Command>);
+
+const WORKS: [Work; 3] = [
+    ("acquire + release by a new owner", |key, _, other| vec![acquire(key, other), release(key, other)]),
+    ("LOCK.RENEW by a random holder", |key, holder, _| {
+        vec![(request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE]), Expected::Token)]
+    }),
+    ("release + acquire by a random holder", |key, holder, _| {
+        vec![release(key, holder), acquire(key, holder)]
+    }),
+];
+
+/// How connections send requests: in words, the number of connections, and the number of commands in flight on each.
+const SENDING: [(&str, usize, usize); 2] = [("", 1, 1), (", pipelined", 10, 16)];
+
+fn acquire(key: &str, who: usize) -> Command {
+    (request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]), Expected::Grant)
+}
+
+fn release(key: &str, who: usize) -> Command {
+    (request(&["LOCK.RELEASE", key, &owner(who)]), Expected::Number(0))
+}
+
+/// The key of the lock with this number of holders.
+fn key(holders: usize) -> String {
+    format!("holders:{holders:07}")
+}
+
+/// Lets `holders` owners hold a lock.
+fn hold(client: &mut Client, key: &str, holders: usize) {
+    fill(client, 0..holders, |who| acquire(key, who).0);
+}
+
+/// Measures all sizes, alternately on one server.
+pub fn measure(report: &mut Report) {
+    be_client_of(Place::Together);
+    let server = start(&[]);
+    COUNTS.into_iter().for_each(|holders| hold(&mut server.client(), &key(holders), holders));
+    let mut numbers = numbers();
+    for (how, connections, depth) in SENDING {
+        let mut pipeline = Pipeline::open(&server, connections);
+        // No two connections use the same holder.
+        let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
+        let costs = report.alternate(ROUNDS, counts.len(), |which| {
+            WORKS.map(|(_, commands)| {
+                let batches = batches(commands, counts[which], connections, depth, &mut numbers);
+                cost(server.pid(), connections * UNITS, || pipeline.run(&batches, 1))
+            })
+        });
+        for (holders, costs) in counts.into_iter().zip(costs) {
+            for ((work, _), cost) in WORKS.iter().zip(costs) {
+                let what = format!("server CPU for {work}{how}");
+                let row = Row::figure(&format!("holders/{work}{how}"), &what, Unit::Nanoseconds, &cost);
+                report.row(row.at(holders, "holder"));
+            }
+        }
+    }
+    for holders in COUNTS {
+        let memory = Series::once(memory_of_holder(holders));
+        let row = Row::figure("holders/memory", "memory for each holder", Unit::Bytes, &memory);
+        report.row(row.at(holders, "holder"));
+    }
+    admit_readers(report);
+}
+
+/// The work of each connection in a round, with random holders that only this connection uses.
+fn batches(
+    commands: fn(&str, usize, usize) -> Vec<Command>,
+    holders: usize,
+    connections: usize,
+    depth: usize,
+    numbers: &mut Random,
+) -> Vec<Batch> {
+    let mut batch = |connection| {
+        let commands = (0..UNITS).flat_map(|_| {
+            let drawn = numbers.number() as usize % (holders / connections);
+            commands(&key(holders), drawn * connections + connection, holders + connection)
+        });
+        Batch::of(&commands.collect::<Vec<_>>(), depth)
+    };
+    (0..connections).map(&mut batch).collect()
+}
+
+/// Bytes for each holder.
+fn memory_of_holder(holders: usize) -> f64 {
+    let server = start(&[]);
+    let before = used_memory(&mut server.client());
+    let locks = COUNTS[COUNTS.len() - 1] / holders;
+    let mut client = server.client();
+    (0..locks).for_each(|lock| hold(&mut client, &key(lock), holders));
+    // The server frees the large buffer of the old connection.
+    drop(client);
+    (used_memory(&mut server.client()) - before) / (locks * holders) as f64
+}
+
+/// Measures a release that admits many readers, compared with hand-offs in a queue of the same length.
+fn admit_readers(report: &mut Report) {
+    allow_waiters(2 * READERS);
+    let limits =
+        ["maxclients 11000", "lock.max-waiters 10000", "lock.max-waiters-total 10000", "tcp-backlog 4096"];
+    let server = start(&limits);
+    let mut clients = Clients::open(server.port(), READERS + 1);
+    let mut queue = Queues::waiting(Kind::Lock, Place::Together, READERS);
+    let [admitted, handed] = report.compare(ROUNDS_OF_READERS, |which| match which {
+        0 => grant_to_readers(&server, &mut clients),
+        _ => queue.round()[0],
+    });
+    let what = "a reader that waits, when a release admits 10,000 readers";
+    report.row(Row::ratio("holders/readers", what, &admitted, "a hand-off", &handed));
+}
+
+/// Lets client 0 release a lock for which the other clients wait: the release grants the lock to all of them. Returns
+/// the server's CPU for each reader, in nanoseconds.
+fn grant_to_readers(server: &Server, clients: &mut Clients) -> f64 {
+    let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
+    clients.call(0, &["LOCK.ACQUIRE", "readers", &owner(0), "PX", LONG_LEASE]);
+    let mut control = server.client();
+    for reader in 1..=READERS {
+        let ask = ["LOCK.ACQUIRE", "readers", &owner(reader), "PX", LONG_LEASE, "BLOCK", "0", "SHARED"];
+        clients.send(reader, &request(&ask));
+        control.call("PING");
+    }
+    let each = cost(server.pid(), READERS, || {
+        clients.send(0, &release(0));
+        (0..=READERS).for_each(|_| _ = clients.arrival());
+    });
+    for reader in 1..=READERS {
+        clients.send(reader, &release(reader));
+        Expected::Number(0).check(&clients.reply_to(reader));
+    }
+    each
+}

@@ -1,0 +1,174 @@
+//! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
+//! Strings with a TTL are measured for comparison.
+
+use crate::cpu::CpuClock;
+use crate::pairs::{CONNECTIONS, DEPTH, Pair};
+use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::placement::{Place, be_client_of};
+use crate::plot::Plot;
+use crate::report::Report;
+use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
+use crate::results::{Row, Series, Unit};
+use crate::server::{cost, start};
+use lockward_tests::{Client, Random, Server};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
+/// With fewer locks than this, memory and loading are not measured: the clients' buffers take more memory than the
+/// locks, and the start of a server takes more time than the loading.
+const WORTH_LOADING: usize = 100_000;
+const ROUNDS: usize = 15;
+/// The number of pairs or renewals that a connection sends in a round.
+const EACH: usize = 160;
+/// The number of snapshots of each size.
+const SNAPSHOTS: usize = 3;
+/// The number of lookups in one request. The lookups advance a rehash.
+const WALK: usize = 10_000;
+/// The memory for a lock and a string, and for the lock on the server that loads the snapshot, in bytes.
+const MEMORY: f64 = 620.0;
+/// The pause between two checks for the end of a snapshot.
+const POLLED: Duration = Duration::from_millis(2);
+
+/// A server that is filled step by step, with locks or with strings that have a TTL.
+struct Store {
+    pair: Pair,
+    server: Server,
+    control: Client,
+    pipeline: Pipeline,
+    numbers: Random,
+    empty: f64,
+    count: usize,
+}
+
+impl Store {
+    fn start(pair: Pair) -> Self {
+        // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
+        let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
+        let server = start(&[&cpus]);
+        let pipeline = Pipeline::open(&server, CONNECTIONS);
+        let mut control = server.client();
+        let empty = used_memory(&mut control);
+        Self { pair, server, control, pipeline, numbers: numbers(), empty, count: 0 }
+    }
+
+    fn fill(&mut self, count: usize) {
+        let take: &[&str] = if self.pair == Pair::Lock { &["LOCK.ACQUIRE"] } else { &["SET"] };
+        fill(&mut self.control, self.count..count, |number| {
+            request(&[take, &[&*key(number), &owner(number), "PX", LONG_LEASE]].concat())
+        });
+        self.count = count;
+        // The server rehashes a growing table in steps, one at each lookup. These lookups complete the rehash.
+        let walk = [vec!["EXISTS".to_owned()], vec![key(0); WALK]].concat();
+        (0..count / WALK).for_each(|_| _ = self.control.call(&walk[..]));
+        // A new control connection frees the large buffer of the old connection.
+        self.control = self.server.client();
+    }
+
+    /// Bytes for each key.
+    fn memory(&mut self) -> f64 {
+        (used_memory(&mut self.control) - self.empty) / self.count as f64
+    }
+
+    /// The CPU for a pair on a free lock.
+    fn pair(&mut self) -> f64 {
+        self.cost(|store| {
+            let number = store.numbers.number() as usize % 100_000_000;
+            store.pair.commands(&store.server, &format!("free:{number:08}"), &owner(number)).to_vec()
+        })
+    }
+
+    /// The CPU for a renewal.
+    fn renewal(&mut self) -> f64 {
+        self.cost(|store| {
+            let number = store.numbers.number() as usize % store.count;
+            let renew = request(&["LOCK.RENEW", &key(number), &owner(number), "PX", LONG_LEASE]);
+            vec![(renew, Expected::Token)]
+        })
+    }
+
+    fn cost(&mut self, commands: impl Fn(&mut Self) -> Vec<Command>) -> f64 {
+        let batches: Vec<Batch> = (0..CONNECTIONS)
+            .map(|_| Batch::of(&(0..EACH).flat_map(|_| commands(self)).collect::<Vec<_>>(), DEPTH))
+            .collect();
+        cost(self.server.pid(), CONNECTIONS * EACH, || self.pipeline.run(&batches, 1))
+    }
+
+    /// Measures the saving or the loading of snapshots.
+    fn snapshots(&mut self, measure: fn(&mut Self) -> f64) -> Series {
+        let mut series = Series::default();
+        (0..SNAPSHOTS).for_each(|_| series.push(measure(self)));
+        series
+    }
+
+    /// Saves a snapshot in a child process. Returns how long this takes, in nanoseconds.
+    fn save(&mut self) -> f64 {
+        let begin = Instant::now();
+        exchange(&mut self.control, &[request(&["BGSAVE"])]);
+        while self.control.stat("persistence", "rdb_bgsave_in_progress") > 0 {
+            thread::sleep(POLLED);
+        }
+        begin.elapsed().as_nanos() as f64
+    }
+
+    /// The CPU for loading the snapshot into another server, in nanoseconds.
+    fn load(&mut self) -> f64 {
+        let spent = |config: &[&str]| CpuClock::of(start(config).pid()).settled().as_nanos() as f64;
+        let nothing = spent(&[]);
+        spent(&[&format!("dir {}", self.server.dir().display())]) - nothing
+    }
+}
+
+fn key(number: usize) -> String {
+    format!("lock:{number:08}")
+}
+
+/// Measures all sizes that fit into the machine's memory.
+pub fn measure(report: &mut Report) {
+    const STRINGS: &str = "strings with a TTL";
+    be_client_of(Place::Together);
+    let mut stores = [Pair::Lock, Pair::Set].map(Store::start);
+    for count in COUNTS {
+        let (needed, left) = (count as f64 * MEMORY, available_memory());
+        if needed > left {
+            let [needed, left] = [needed, left].map(|bytes| bytes / 1e9);
+            report.say(&format!(
+                "        {count} locks need {needed:.1} GB, but only {left:.1} GB are available"
+            ));
+            break;
+        }
+        stores.iter_mut().for_each(|store| store.fill(count));
+        let row = |name, what, unit, ours: &Series| Row::figure(name, what, unit, ours).at(count, "lock");
+        let time = Unit::Nanoseconds;
+        let [lock, set] = report.compare(ROUNDS, |which| stores[which].pair());
+        let pair = row("locks/pair", "server CPU for a pair", time, &lock);
+        report.row(pair.against("SET NX PX + DEL", &set));
+        let [renewal] = report.compare(ROUNDS, |_| stores[0].renewal());
+        report.row(row("locks/renewal", "server CPU for a renewal", time, &renewal));
+        let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::save));
+        report.row(row("locks/save", "time of BGSAVE", time, &lock).against(STRINGS, &string));
+        if count < WORTH_LOADING {
+            continue;
+        }
+        let memory = Series::once(stores[0].memory());
+        report.row(row("locks/memory", "memory for each lock", Unit::Bytes, &memory));
+        let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::load));
+        let load = row("locks/load", "CPU to load the RDB file", time, &lock).against(STRINGS, &string);
+        report.row(load);
+    }
+    let x = "locks that are held, or strings with a TTL";
+    let lines = report.lines("locks/pair", ["acquire + release", "SET NX PX + DEL"], 1e3);
+    let title = "Server CPU for a pair by the number of locks";
+    report.plot(Plot::new("locks-pair", title, x, "microseconds, pipelined", lines));
+    let lines = report.lines("locks/load", ["locks", STRINGS], 1e9);
+    let title = "Loading a snapshot by the number of locks";
+    report.plot(Plot::new("locks-load", title, x, "seconds of CPU", lines));
+}
+
+/// The memory that this machine has left, in bytes.
+fn available_memory() -> f64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let left = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix(" kB"));
+    left.and_then(|left| left.trim().parse::<f64>().ok()).unwrap_or(0.0) * 1024.0
+}
