@@ -80,18 +80,14 @@ impl Confinement {
     /// Confines the calling process. This function allocates nothing, so a child process may call it after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
         sched_setaffinity(None, &self.cpus)?;
-        let first = || self.first && schedule(libc::SCHED_RR, 1);
-        if first() || schedule(self.policy, 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let first = || self.first && schedule(0, libc::SCHED_RR, 1);
+        if first() || schedule(0, self.policy, 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
-}
-
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
-    schedule_thread(0, policy, priority)
 }
 
 /// Sets the scheduling policy and the priority of a thread. Thread 0 is the calling thread. Returns whether the system
 /// allows it.
-fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
+fn schedule(thread: u32, policy: libc::c_int, priority: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: the call only reads `priority`, which outlives the call.
     unsafe { libc::sched_setscheduler(thread.cast_signed(), policy, &raw const priority) == 0 }
@@ -99,7 +95,7 @@ fn schedule_thread(thread: u32, policy: libc::c_int, priority: libc::c_int) -> b
 
 /// Gives the calling thread priority over the other threads of this process, if the system allows it.
 pub fn go_before_own_threads() {
-    schedule(libc::SCHED_RR, 2);
+    schedule(0, libc::SCHED_RR, 2);
 }
 
 /// Gives the main thread of a process priority over other processes, if the system allows it. The other threads and the
@@ -109,15 +105,9 @@ pub fn put_main_thread_first(pid: u32) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     let threads = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse::<u32>().ok());
     for thread in threads.filter(|thread| *thread != pid) {
-        schedule_thread(thread, libc::SCHED_OTHER, 0);
+        schedule(thread, libc::SCHED_OTHER, 0);
     }
-    schedule_thread(pid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
-}
-
-/// Whether this process has priority over other processes.
-pub fn goes_before_others() -> bool {
-    // SAFETY: the call has no preconditions.
-    unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
+    schedule(pid, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
 }
 
 /// The CPUs that this process could use when it was started.

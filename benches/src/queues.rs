@@ -49,7 +49,7 @@ impl Kind {
                 request(&["LOCK.ACQUIRE", &key, &owner, "PX", LONG_LEASE, "BLOCK", "0", "HOLDS", "1"])
             }
             Self::List => request(&["BLPOP", &key, "0"]),
-            Self::Nothing => request(&["EMPTY.BLOCK", &key, &owner, "PX", LONG_LEASE, "BLOCK", "0"]),
+            Self::Nothing => request(&["EMPTY.WAIT", &key, &owner, "PX", LONG_LEASE, "BLOCK", "0"]),
         }
     }
 

@@ -127,8 +127,8 @@ unsafe fn signal_change(context: Context, name: *mut raw::RedisModuleString) -> 
 }
 
 unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings are valid until the call returns; no client disconnects before the server ends, so the handle
-    // stays valid.
+    // SAFETY: the strings are valid until the call returns; nobody sends EMPTY.UNBLOCK after a waiting client has
+    // disconnected, so the handle is valid while it is used.
     let (name, handle) = unsafe {
         (
             bytes(*arguments(argv, argc).get(1)?)?,

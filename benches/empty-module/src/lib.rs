@@ -5,9 +5,8 @@
 //!
 //! | command | what it does | used by |
 //! | --- | --- | --- |
-//! | EMPTY.BLOCK | blocks its client as LOCK.ACQUIRE does, but never unblocks the client and stores nothing | the benchmarks |
 //! | EMPTY.ACQUIRE, EMPTY.RELEASE | make the API calls of LOCK.ACQUIRE and LOCK.RELEASE (`bare.rs`) | the benchmarks, and tests of LOCK.GUARD |
-//! | EMPTY.WAIT, EMPTY.UNBLOCK | block a client, and unblock the client that has waited the longest (`bare.rs`) | tests of LOCK.GUARD |
+//! | EMPTY.WAIT, EMPTY.UNBLOCK | block a client, and unblock the client that has waited the longest (`bare.rs`) | the benchmarks, and tests of LOCK.GUARD |
 //! | EMPTY.WAIT_UNFLAGGED | is EMPTY.WAIT without the flag `blocking` | tests of LOCK.GUARD |
 //! | EMPTY.CALL command ... | runs a command on a new thread | tests |
 //! | EMPTY.CALL_ON_EVENT event command ... | runs a command in the callback of the next event of this name | tests |
@@ -16,7 +15,7 @@ mod api;
 mod bare;
 mod call_on_event;
 
-use api::{Context, ERR, OK, Strings, copied, register, reply, run_command};
+use api::{Context, ERR, OK, Strings, copied, register, run_command};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::{ptr, thread};
@@ -32,40 +31,10 @@ pub unsafe extern "C" fn RedisModule_OnLoad(context: Context, _argv: Strings, _a
     // SAFETY: the server passes a valid context.
     let known = unsafe { raw::Export_RedisModule_Init(context, c"empty".as_ptr(), 1, api_version) };
     let registered = known == OK
-        && register(context, c"empty.block", c"write deny-oom blocking", block)
         && register(context, c"empty.call", c"write deny-oom blocking", call)
         && register(context, c"empty.call_on_event", c"write", call_on_event::call_on_event)
         && bare::register_all(context);
     if registered { OK } else { ERR }
-}
-
-unsafe extern "C" fn block(context: Context, _argv: Strings, _argc: c_int) -> c_int {
-    // SAFETY:
-    // - the server passes a valid context;
-    // - the client has no private data, so no callback is needed to free it;
-    // - the handle for the disconnect callback is new, so it is valid.
-    unsafe {
-        let (Some(block), Some(when_it_leaves)) =
-            (raw::RedisModule_BlockClient, raw::RedisModule_SetDisconnectCallback)
-        else {
-            return ERR;
-        };
-        let handle = block(context, Some(reply), None, None, 0);
-        if !handle.is_null() {
-            when_it_leaves(handle, Some(unblock_disconnected));
-        }
-    }
-    OK
-}
-
-/// Unblocks a client that has disconnected. Without this call, the client's handle would leak.
-unsafe extern "C" fn unblock_disconnected(_context: Context, handle: *mut raw::RedisModuleBlockedClient) {
-    // SAFETY: the server passes a valid handle, and no other code unblocks its client.
-    unsafe {
-        if let Some(unblock) = raw::RedisModule_UnblockClient {
-            unblock(handle, ptr::null_mut());
-        }
-    }
 }
 
 /// The data with which a thread runs a command while the client is blocked.

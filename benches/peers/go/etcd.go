@@ -30,9 +30,6 @@ var etcdPeer = peer{
 			return client{}, err
 		}
 		mutex := concurrency.NewMutex(session, fmt.Sprintf("/lock/%d", lock))
-		return client{mutex.Lock, mutex.Unlock, func() {
-			session.Close()
-			etcd.Close()
-		}}, nil
+		return client{mutex.Lock, mutex.Unlock}, nil
 	},
 }

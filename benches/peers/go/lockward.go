@@ -39,10 +39,6 @@ var lockwardPeer = peer{
 				return err
 			},
 			release: func(ctx context.Context) error { return held.Release(ctx) },
-			close: func() {
-				ours.Close()
-				connection.Close()
-			},
 		}, connection.Ping(ctx).Err()
 	},
 }

@@ -35,7 +35,6 @@ type client struct {
 	// Waits for the lock. Returns errGaveUp if the library itself stops trying.
 	acquire func(context.Context) error
 	release func(context.Context) error
-	close   func()
 }
 
 type peer struct {
@@ -94,6 +93,7 @@ func run(arguments []string) (*answer, error) {
 	// The process id makes the numbers unique: the server may still hold the locks of an earlier run.
 	lock := int64(os.Getpid()) << 16
 	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
 	clients := make([]client, *count)
 	for index := range clients {
 		if job == "uncontended" {
@@ -118,9 +118,6 @@ func run(arguments []string) (*answer, error) {
 		})
 	}
 	loops.Wait()
-	for _, client := range clients {
-		client.close()
-	}
 	if reason := context.Cause(ctx); reason != context.Canceled {
 		return nil, reason
 	}

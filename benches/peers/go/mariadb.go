@@ -34,10 +34,6 @@ var mariadbPeer = peer{
 		return client{
 			acquire: ask(fmt.Sprintf("SELECT GET_LOCK('lock:%d', 86400)", lock)),
 			release: ask(fmt.Sprintf("SELECT RELEASE_LOCK('lock:%d')", lock)),
-			close: func() {
-				connection.Close()
-				database.Close()
-			},
 		}, err
 	},
 }

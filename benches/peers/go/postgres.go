@@ -27,7 +27,6 @@ var postgresPeer = peer{
 				}
 				return err
 			},
-			close: func() { connection.Close(context.Background()) },
 		}, err
 	},
 }

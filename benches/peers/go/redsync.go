@@ -37,7 +37,6 @@ var redsyncPeer = peer{
 				}
 				return err
 			},
-			close: func() { connection.Close() },
 		}, connection.Ping(ctx).Err()
 	},
 }

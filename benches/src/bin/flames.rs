@@ -15,7 +15,6 @@ use lockward_bench::queues::{Kind, Queues};
 use lockward_bench::request::{LEASE, exchange, owner, request};
 use lockward_bench::server::start;
 use lockward_tests::{Directory, ProcessGroup};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,8 +25,9 @@ const SAMPLED: Duration = Duration::from_secs(10);
 /// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
-/// The program prints a function if at least this part of the samples was taken in the function or in its callees.
-const NAMED: f64 = 0.05;
+/// The program prints a function if at least this part of the samples, in per cent, was taken in the function or in its
+/// callees.
+const NAMED: &str = "5";
 
 /// The stacks of a server. Each line has the functions of one stack, separated by semicolons, and the number of
 /// samples. The outermost function comes first.
@@ -44,12 +44,8 @@ fn main() {
         ("flame-handoff", "Hand-offs among 50 clients that wait for one lock", handoff),
         ("flame-semaphore", "A permit acquired and released beside 1,000 holders", semaphore),
     ] {
-        let stacks = job();
-        draw(&Path::new("docs/performance").join(format!("{name}.svg")), title, &stacks);
         println!("{title}:");
-        for (function, part) in largest(&stacks) {
-            println!("  {:5.1} %  {function}", part * 100.0);
-        }
+        draw(&Path::new("docs/performance").join(format!("{name}.svg")), title, &job());
     }
 }
 
@@ -65,26 +61,7 @@ fn draw(file: &Path, title: &str, stacks: &str) {
     flamegraph::from_lines(&mut options, stacks.lines(), file).expect("a flame graph");
 }
 
-/// The functions with at least [`NAMED`] of the samples, the largest first. The samples of all calls of a function are
-/// added up. A sample counts a recursive function only once.
-fn largest(stacks: &str) -> Vec<(String, f64)> {
-    let mut counts: BTreeMap<String, f64> = BTreeMap::new();
-    let mut all = 0.0;
-    for (functions, samples) in stacks.lines().filter_map(|line| line.rsplit_once(' ')) {
-        let samples: f64 = samples.parse().expect("a number of samples");
-        all += samples;
-        for function in functions.split(';').collect::<BTreeSet<_>>() {
-            *counts.entry(function.to_owned()).or_default() += samples;
-        }
-    }
-    let mut large: Vec<(String, f64)> =
-        counts.into_iter().map(|(function, samples)| (function, samples / all)).collect();
-    large.retain(|(_, part)| *part >= NAMED);
-    large.sort_by(|one, other| other.1.total_cmp(&one.1));
-    large
-}
-
-/// Samples a server while this program repeats `work` on the server.
+/// Samples a server while this program repeats `work` on the server. Prints the functions that took most of the time.
 fn sampled(pid: u32, mut work: impl FnMut()) -> Stacks {
     work();
     let dir = Directory::new();
@@ -98,6 +75,9 @@ fn sampled(pid: u32, mut work: impl FnMut()) -> Stacks {
         work();
     }
     perf.signal(libc::SIGINT).and_then(|()| perf.wait()).expect("perf ends");
+    let report =
+        ["report", "--stdio", "--children", "--no-inline", "--call-graph", "none", "--percent-limit", NAMED];
+    let _ = Command::new("perf").args(report).arg("--input").arg(&file).stderr(Stdio::null()).status();
     let script = Command::new("perf").args(["script", "--no-inline", "--input"]).arg(&file).output();
     let mut stacks = Vec::new();
     let script = script.expect("perf").stdout;

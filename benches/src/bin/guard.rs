@@ -223,7 +223,7 @@ fn others(rows: &mut Rows) {
     let mut servers = start();
     let _waiting = [
         wait_for_keys(&servers[0].server, 0..LOCKS, "LOCK.ACQUIRE", "LOCK.ACQUIRE"),
-        wait_for_keys(&servers[1].server, 0..LOCKS, "SET", "EMPTY.BLOCK"),
+        wait_for_keys(&servers[1].server, 0..LOCKS, "SET", "EMPTY.WAIT"),
     ];
     add("SET + DEL, locks waited for", 1.01, on_both(&mut servers, &pair));
 }

@@ -73,7 +73,6 @@ fn main() -> io::Result<()> {
     let folder = Path::new("target/peers");
     fs::create_dir_all(folder)?;
     fs::write(folder.join("results.md"), tables)?;
-    fs::write(folder.join("results.json"), serde_json::to_string_pretty(&report.entries)?)?;
     fs::write(folder.join("handoffs.svg"), report.plot())
 }
 

@@ -16,8 +16,7 @@ const BUILD: Duration = Duration::from_secs(600);
 const BESIDE: Duration = Duration::from_secs(60);
 
 /// What the clients do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Job {
     /// Each client acquires and releases its own lock.
     Uncontended,

@@ -22,6 +22,7 @@ const PERMITS: &[Job] = &[Job::Permits, Job::Weights];
 const ALL: &[Job] = &[Job::Uncontended, Job::Contended, Job::Readers, Job::Permits, Job::Weights];
 
 const REDIS: Kind = Kind::Redis { server: None, is_loaded: false };
+const ZOOKEEPER: Kind = Kind::Other("zookeeper");
 const LOCKWARD: Kind = Kind::Redis { server: None, is_loaded: true };
 
 /// The newest servers of scripts/servers. These servers have a command that deletes a SET NX PX lock if the owner
@@ -41,19 +42,19 @@ pub const PEERS: [Peer; 24] = [
     peer("lockward-java", "Lockward (Java)", LOCKWARD, "Java", ALL),
     peer("redisson-rlock", "Redisson RLock", REDIS, "Java", EXCLUSIVE),
     peer("redisson-fair", "Redisson RFairLock", REDIS, "Java", EXCLUSIVE),
-    peer("curator", "Curator InterProcessMutex", Kind::Zookeeper, "Java", EXCLUSIVE),
+    peer("curator", "Curator InterProcessMutex", ZOOKEEPER, "Java", EXCLUSIVE),
     peer("redisson-rw", "Redisson RReadWriteLock", REDIS, "Java", READERS),
-    peer("curator-rw", "Curator InterProcessReadWriteLock", Kind::Zookeeper, "Java", READERS),
+    peer("curator-rw", "Curator InterProcessReadWriteLock", ZOOKEEPER, "Java", READERS),
     peer("redisson-semaphore", "Redisson RSemaphore", REDIS, "Java", PERMITS),
     peer("redisson-permits", "Redisson RPermitExpirableSemaphore", REDIS, "Java", PERMITS),
-    peer("curator-semaphore", "Curator InterProcessSemaphoreV2", Kind::Zookeeper, "Java", PERMITS),
+    peer("curator-semaphore", "Curator InterProcessSemaphoreV2", ZOOKEEPER, "Java", PERMITS),
     peer("lockward-python", "Lockward (Python)", LOCKWARD, "Python", ALL),
     peer("redis-py", "redis-py Lock", REDIS, "Python", EXCLUSIVE),
     peer("lockward-go", "Lockward (Go)", LOCKWARD, "Go", ALL),
     peer("redsync", "redsync", REDIS, "Go", EXCLUSIVE),
-    peer("etcd", "etcd concurrency.Mutex", Kind::Etcd, "Go", EXCLUSIVE),
-    peer("mariadb", "MariaDB GET_LOCK", Kind::Database("mariadb"), "Go", EXCLUSIVE),
-    peer("postgres", "PostgreSQL advisory lock", Kind::Database("postgres"), "Go", EXCLUSIVE),
+    peer("etcd", "etcd concurrency.Mutex", Kind::Other("etcd"), "Go", EXCLUSIVE),
+    peer("mariadb", "MariaDB GET_LOCK", Kind::Other("mariadb"), "Go", EXCLUSIVE),
+    peer("postgres", "PostgreSQL advisory lock", Kind::Other("postgres"), "Go", EXCLUSIVE),
     peer("lockward-node", "Lockward (Node.js)", LOCKWARD, "Node.js", ALL),
     peer("node-redlock", "node-redlock", REDIS, "Node.js", EXCLUSIVE),
 ];

@@ -8,7 +8,6 @@ use crate::placement::cpus;
 use crate::plot::{Bar, Bars};
 use crate::results::whole;
 use crate::table::table;
-use serde::Serialize;
 use std::iter;
 
 /// The number of clients of the job that is plotted.
@@ -21,9 +20,8 @@ pub struct Report {
 }
 
 /// The result of a job.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Entry {
-    #[serde(serialize_with = "name_only")]
     pub peer: &'static Peer,
     pub job: Job,
     pub clients: usize,
@@ -31,11 +29,7 @@ pub struct Entry {
     pub result: Result<Measured, String>,
 }
 
-fn name_only<S: serde::Serializer>(peer: &&Peer, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(peer.name)
-}
-
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Measured {
     pub version: String,
     /// Name and version of the server.
@@ -69,7 +63,7 @@ pub struct Measured {
 }
 
 /// Waiting times, in microseconds. 0 if no client has acquired the lock.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Waits {
     pub median: f64,
     pub longest: f64,

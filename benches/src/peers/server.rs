@@ -31,10 +31,8 @@ pub enum Kind {
         /// Whether the server loads Lockward.
         is_loaded: bool,
     },
-    Etcd,
-    Zookeeper,
-    /// A database of scripts/peer-server.
-    Database(&'static str),
+    /// A server of scripts/peer-server.
+    Other(&'static str),
 }
 
 impl Kind {
@@ -46,9 +44,11 @@ impl Kind {
     fn command(self, dir: &Path, port: u16) -> Result<Command, String> {
         let (server, is_loaded) = match self {
             Self::Redis { server, is_loaded } => (server, is_loaded),
-            Self::Etcd => return Ok(peer_server("etcd", dir, port)),
-            Self::Zookeeper => return Ok(peer_server("zookeeper", dir, port)),
-            Self::Database(name) => return Ok(peer_server(name, dir, port)),
+            Self::Other(name) => {
+                let mut command = Command::new(repository().join("scripts/peer-server"));
+                command.arg(name).arg(dir.join("data")).arg(port.to_string());
+                return Ok(command);
+            }
         };
         let mut command = match server {
             None => Command::new(server_program()),
@@ -63,12 +63,6 @@ impl Kind {
         }
         Ok(command)
     }
-}
-
-fn peer_server(name: &str, dir: &Path, port: u16) -> Command {
-    let mut command = Command::new(repository().join("scripts/peer-server"));
-    command.arg(name).arg(dir.join("data")).arg(port.to_string());
-    command
 }
 
 /// A running server. The server ends when this value is dropped.
@@ -134,16 +128,16 @@ pub fn commands(kind: Kind, port: u16) -> f64 {
             });
             counts.sum()
         }
-        Kind::Etcd => {
+        Kind::Other("etcd") => {
             let metrics = exchange(port, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap_or_default();
             let received = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
             received.filter_map(|line| Some(number(line.rsplit_once(' ')?.1))).sum()
         }
-        Kind::Zookeeper => {
+        Kind::Other("zookeeper") => {
             let status = exchange(port, b"srvr").unwrap_or_default();
             status.lines().find_map(|line| line.strip_prefix("Received: ")).map_or(0.0, number)
         }
-        Kind::Database(_) => 0.0,
+        Kind::Other(_) => 0.0,
     }
 }
 

@@ -13,30 +13,26 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 final class Curator {
     private static final int CLIENTS_A_SESSION = 50;
 
-    enum Kind { MUTEX, READ_WRITE, SEMAPHORE }
-
     private Curator() {}
 
-    static Peer connect(String address, int clients, Kind kind) throws InterruptedException {
+    static Peer connect(String address, int clients) throws InterruptedException {
         List<CuratorFramework> sessions = new ArrayList<>();
         for (int first = 0; first < clients; first += CLIENTS_A_SESSION) {
             CuratorFramework session = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(1_000, 3));
             session.start();
-            sessions.add(session);
-        }
-        for (CuratorFramework session : sessions) {
             session.blockUntilConnected();
+            sessions.add(session);
         }
         return new Peer("curator", "a session of 60 s for " + CLIENTS_A_SESSION + " clients", (name, job, client) -> {
             CuratorFramework session = sessions.get(client / CLIENTS_A_SESSION);
             String path = "/" + name;
-            return switch (kind) {
-                case MUTEX -> mutex(new InterProcessMutex(session, path));
-                case READ_WRITE -> {
+            return switch (job) {
+                case UNCONTENDED, CONTENDED -> mutex(new InterProcessMutex(session, path));
+                case READERS -> {
                     InterProcessReadWriteLock lock = new InterProcessReadWriteLock(session, path);
                     yield mutex(job.isWriter(client) ? lock.writeLock() : lock.readLock());
                 }
-                case SEMAPHORE -> {
+                case PERMITS, WEIGHTS -> {
                     InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(session, path, Job.SEMAPHORE);
                     yield Peer.Lock.of(() -> semaphore.acquire(job.permits(client)), semaphore::returnAll);
                 }

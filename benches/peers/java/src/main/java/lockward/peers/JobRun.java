@@ -3,23 +3,23 @@ package lockward.peers;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
-import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.Callable;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 
-/** Clients of a peer that acquire and release for a while. */
+/** Clients of a peer that acquire and release for a while. Each client is a thread. */
 final class JobRun {
     /** The length of the warm-up, in nanoseconds. During the warm-up the JIT compiler compiles the code. */
     private static final long WARM_UP = 4_000_000_000L;
-    /** How long, in nanoseconds, clients may still wait after the end of the job. Then run() interrupts them. */
+    /** How long, in nanoseconds, clients may still wait after the end of the job. Then they are interrupted. */
     private static final long LAST_GRANTS = 3_000_000_000L;
-    /** How long, in nanoseconds, a client may take to end after an interrupt. */
-    private static final long AFTER_INTERRUPT = 5_000_000_000L;
 
     private final Job job;
-    private final List<Client> clients = new ArrayList<>();
-    private final AtomicReference<Throwable> failure = new AtomicReference<>();
     /** When the measurement begins and ends, by {@link System#nanoTime}. */
     private final long from = System.nanoTime() + WARM_UP;
     private final long to;
+    private final long beganUnixMs = System.currentTimeMillis() + WARM_UP / 1_000_000;
 
     JobRun(Job job, long seconds) {
         this.job = job;
@@ -28,67 +28,42 @@ final class JobRun {
 
     /** Runs the job with {@code count} clients, and returns the answer as fields of a JSON object. */
     String run(Peer peer, int count) throws Exception {
-        long beganUnixMs = System.currentTimeMillis() + (from - System.nanoTime()) / 1_000_000;
         // The process id makes the name unique: the server may still hold the locks of an earlier run.
         String name = "lock-" + ProcessHandle.current().pid();
+        List<List<Long>> tenures = new ArrayList<>();
+        List<Callable<Void>> clients = new ArrayList<>();
         for (int index = 0; index < count; index++) {
-            clients.add(new Client(peer.locks().lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index)));
+            Peer.Lock lock = peer.locks().lock(job == Job.UNCONTENDED ? name + "-" + index : name, job, index);
+            List<Long> own = Collections.synchronizedList(new ArrayList<>());
+            tenures.add(own);
+            clients.add(() -> {
+                work(lock, own);
+                return null;
+            });
         }
-        clients.forEach(Thread::start);
-        while (System.nanoTime() - to < 0 && failure.get() == null) {
-            Thread.sleep(20);
-        }
-        join(System.nanoTime() + LAST_GRANTS);
-        clients.forEach(Thread::interrupt);
-        join(System.nanoTime() + AFTER_INTERRUPT);
-        if (failure.get() != null) {
-            throw new Exception("a client failed: " + failure.get(), failure.get());
+        long patience = to + LAST_GRANTS - System.nanoTime();
+        for (Future<Void> client : Executors.newFixedThreadPool(count).invokeAll(clients, patience, TimeUnit.NANOSECONDS)) {
+            if (!client.isCancelled()) {
+                client.get();
+            }
         }
         // The text of a Java list of numbers is a JSON array.
-        return "\"began_unix_ms\":" + beganUnixMs + ",\"tenures_us\":" + clients.stream().map(client -> client.tenures).toList();
+        return "\"began_unix_ms\":" + beganUnixMs + ",\"tenures_us\":" + tenures;
     }
 
-    private void join(long deadline) throws InterruptedException {
-        for (Client client : clients) {
-            client.join(Math.max(1, (deadline - System.nanoTime()) / 1_000_000));
-        }
-    }
-
-    private final class Client extends Thread {
-        private final Peer.Lock lock;
-        /** Three numbers for each tenure: see benches/peers/README.md. */
-        private final List<Long> tenures = Collections.synchronizedList(new ArrayList<>());
-
-        Client(Peer.Lock lock) {
-            setDaemon(true);
-            this.lock = lock;
-        }
-
-        @Override
-        public void run() {
-            try {
-                work();
-            } catch (Exception problem) {
-                // After the end of the job, run() interrupts the clients that still wait. Such an interrupt is no failure.
-                if (System.nanoTime() - to < 0) {
-                    failure.compareAndSet(null, problem);
-                }
+    /** Acquires and releases until the end of the job. Adds three numbers for each tenure: see benches/peers/README.md. */
+    private void work(Peer.Lock lock, List<Long> tenures) throws Exception {
+        for (long asked = System.nanoTime(); asked - to < 0; asked = System.nanoTime()) {
+            lock.acquire().run();
+            long granted = System.nanoTime();
+            switch (job) {
+                case UNCONTENDED -> {}
+                case CONTENDED -> Thread.yield();
+                case READERS, PERMITS, WEIGHTS -> Thread.sleep(1);
             }
-        }
-
-        private void work() throws Exception {
-            for (long asked = System.nanoTime(); asked - to < 0 && failure.get() == null; asked = System.nanoTime()) {
-                lock.acquire().run();
-                long granted = System.nanoTime();
-                switch (job) {
-                    case UNCONTENDED -> {}
-                    case CONTENDED -> Thread.yield();
-                    case READERS, PERMITS, WEIGHTS -> Thread.sleep(1);
-                }
-                long released = System.nanoTime();
-                tenures.addAll(List.of((asked - from) / 1_000, (granted - from) / 1_000, (released - from) / 1_000));
-                lock.release().run();
-            }
+            long released = System.nanoTime();
+            tenures.addAll(List.of((asked - from) / 1_000, (granted - from) / 1_000, (released - from) / 1_000));
+            lock.release().run();
         }
     }
 }

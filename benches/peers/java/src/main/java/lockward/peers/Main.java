@@ -34,16 +34,10 @@ public final class Main {
     }
 
     private static Peer connect(String name, String address, int clients) throws Exception {
-        return switch (name) {
-            case "lockward-java" -> Lockward.connect(address);
-            case "redisson-rlock" -> Redisson.connect(address, Redisson.Kind.LOCK);
-            case "redisson-fair" -> Redisson.connect(address, Redisson.Kind.FAIR);
-            case "redisson-rw" -> Redisson.connect(address, Redisson.Kind.READ_WRITE);
-            case "redisson-semaphore" -> Redisson.connect(address, Redisson.Kind.SEMAPHORE);
-            case "redisson-permits" -> Redisson.connect(address, Redisson.Kind.EXPIRABLE_SEMAPHORE);
-            case "curator" -> Curator.connect(address, clients, Curator.Kind.MUTEX);
-            case "curator-rw" -> Curator.connect(address, clients, Curator.Kind.READ_WRITE);
-            case "curator-semaphore" -> Curator.connect(address, clients, Curator.Kind.SEMAPHORE);
+        return switch (name.split("-")[0]) {
+            case "lockward" -> Lockward.connect(address);
+            case "redisson" -> Redisson.connect(address, name);
+            case "curator" -> Curator.connect(address, clients);
             default -> throw new IllegalArgumentException("there is no peer " + name);
         };
     }
