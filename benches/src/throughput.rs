@@ -37,12 +37,8 @@ pub fn measure(report: &mut Report) {
             line.points.push((depth as f64, rates.median()));
         }
     }
-    report.plot(Plot {
-        name: "throughput".to_owned(),
-        title: format!("Throughput by pipeline depth, {CONNECTIONS} connections"),
-        hint: "Higher is better. Server and client process have separate CPUs.".to_owned(),
-        x: "pipeline depth".to_owned(),
-        y: "thousand pairs a second".to_owned(),
-        lines: lines.into(),
-    });
+    let title = format!("Throughput by pipeline depth, {CONNECTIONS} connections");
+    let plot = Plot::new("throughput", &title, "pipeline depth", "thousand pairs a second", lines);
+    let hint = "Higher is better. Server and client process have separate CPUs.".to_owned();
+    report.plot(Plot { hint, ..plot });
 }
