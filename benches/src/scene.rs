@@ -1,7 +1,7 @@
 //! A server on which clients wait, and the thread that times PING.
 
 use crate::placement::{Place, go_before_own_threads, put_main_thread_first};
-use crate::request::{LEASE, exchange, request};
+use crate::request::{LEASE, LONG_LEASE, exchange, request};
 use crate::server::{Loaded, setup};
 use lockward_tests::{Client, Reply, Server, Setup};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,7 +147,7 @@ impl Scene {
     /// Acquires locks for which clients will wait. BLPOP needs no holder.
     pub fn hold(&mut self, locks: usize) {
         if self.side == Side::Lockward {
-            (0..locks).for_each(|lock| self.call(&["LOCK.ACQUIRE", &key(lock), HOLDER, "PX", LEASE]));
+            (0..locks).for_each(|lock| self.call(&["LOCK.ACQUIRE", &key(lock), HOLDER, "PX", LONG_LEASE]));
         }
     }
 
