@@ -4,7 +4,7 @@
 use crate::clients::Clients;
 use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::queues::{Kind, Queues, allow_waiters};
+use crate::queues::{Kind, Queues, QueuesThread, allow_waiters};
 use crate::report::Report;
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
 use crate::results::{Row, Series, Unit};
@@ -120,16 +120,18 @@ fn memory_of_holder(holders: usize) -> f64 {
 
 /// Measures a release that admits many readers, compared with hand-offs in a queue of the same length.
 fn admit_readers(report: &mut Report) {
-    allow_waiters(2 * READERS);
+    allow_waiters(READERS);
+    let queue = QueuesThread::start(|| Queues::waiting(Kind::Lock, Place::Together, READERS));
+    queue.run(Queues::round); // from now on the thread has its own table of open files
     let limits =
         ["maxclients 11000", "lock.max-waiters 10000", "lock.max-waiters-total 10000", "tcp-backlog 4096"];
     let server = start(&limits);
     let mut clients = Clients::open(server.port(), READERS + 1);
-    let mut queue = Queues::waiting(Kind::Lock, Place::Together, READERS);
     let [admitted, handed] = report.compare(ROUNDS_OF_READERS, |which| match which {
         0 => grant_to_readers(&server, &mut clients),
-        _ => queue.round()[0],
+        _ => queue.run(Queues::round)[0],
     });
+    queue.end();
     let what = "a reader that waits, when a release admits 10,000 readers";
     report.row(Row::ratio("holders/readers", what, &admitted, "a hand-off", &handed));
 }
