@@ -8,82 +8,54 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One hold of a lock that a majority of the servers has granted.
+/// A lock that a majority of the servers has granted.
 ///
 /// The client renews the leases while a guard exists. **The lock can still be lost**: this process may pause for longer
 /// than the lease, too few servers may answer, or somebody may delete the lock on too many servers. Then
 /// [`lost`](Self::lost) resolves, and [`is_held`](Self::is_held) returns false. But a write that is in progress
 /// continues, and a Redlock has no token with which the store of the data could refuse this write.
 ///
-/// If you drop a guard, the client releases the guard's hold in the background.
+/// If you drop a guard, the client releases the lock in the background.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
-    /// All guards of a tenure share this value. The last guard drops it.
-    tenure: Arc<Tenure>,
+    pub(super) majority: Arc<Majority>,
 }
 
-/// A tenure that ends when this value is dropped.
-struct Tenure(Arc<Majority>);
-
-impl Drop for Tenure {
+impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.end(Loss::Released);
+        self.majority.end(Loss::Released);
     }
 }
 
 impl Guard {
-    /// The first guard of a tenure.
-    pub(super) fn new(majority: Arc<Majority>) -> Self {
-        Self { tenure: Arc::new(Tenure(majority)) }
-    }
-
-    fn majority(&self) -> &Arc<Majority> {
-        &self.tenure.0
-    }
-
     /// The name of the lock.
     pub fn key(&self) -> &[u8] {
-        &self.majority().key
-    }
-
-    /// How many guards share this tenure. Only this process counts the guards. On each server the tenure has one hold.
-    pub fn holds(&self) -> u32 {
-        u32::try_from(Arc::strong_count(&self.tenure)).unwrap_or(u32::MAX)
+        &self.majority.key
     }
 
     /// How many servers grant the lock now, as far as this process knows. Zero when the lock is lost.
     pub fn votes(&self) -> usize {
-        self.majority().leases().map_or(0, |leases| leases.len())
+        self.majority.leases().map_or(0, |leases| leases.len())
     }
 
     /// Whether a majority grants the lock now, as far as this process knows. A lock that is lost stays lost.
     pub fn is_held(&self) -> bool {
-        self.majority().check().is_ok()
+        self.majority.check().is_ok()
     }
 
     /// How long the lock is still held if the client does not renew any lease. Zero when the lock is lost.
     pub fn lease_left(&self) -> Duration {
-        let majority = self.majority();
+        let majority = &self.majority;
         let leases = majority.leases().unwrap_or_default();
         leases.get(majority.needed - 1).copied().unwrap_or_default()
     }
 
-    /// Resolves when the lock is lost, with the reason. When the last guard is released or dropped, the future resolves
-    /// with [`Loss::Released`]. The future borrows nothing from the guard, so the program may move the future to
+    /// Resolves when the lock is lost, with the reason, or with [`Loss::Released`] when the guard is released or
+    /// dropped. The future borrows nothing from the guard, so the program may move the future to
     /// another task. Await the future in a tokio runtime.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let majority = Arc::clone(self.majority());
+        let majority = Arc::clone(&self.majority);
         async move { majority.ended().await }
-    }
-
-    /// Enters the lock again: returns one more guard of this tenure. The client releases the lock when the program
-    /// releases or drops the last guard. This method sends no request.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the lock is lost.
-    pub fn re_enter(&self) -> Result<Self, Error> {
-        self.majority().check()?;
-        Ok(Self { tenure: Arc::clone(&self.tenure) })
     }
 
     /// Renews the leases at all servers now, and returns when a majority has renewed. Programs rarely need this method,
@@ -94,7 +66,7 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::NoMajority`] if too few servers renew. After [`Error::NoMajority`]
     /// the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        let majority = self.majority();
+        let majority = &self.majority;
         majority.check()?;
         let renewals = majority.votes().into_iter().map(|vote| async move { vote.renew().await });
         let renewed = successes(majority.needed, renewals).await;
@@ -103,18 +75,16 @@ impl Guard {
         failure.map_or(Ok(()), |error| Err(Error::NoMajority(Box::new(error))))
     }
 
-    /// Releases the guard's hold. If this is the last guard, the client releases the lock at all servers, and this
-    /// method returns when a majority has confirmed the release. If the future is dropped, the client releases the lock
-    /// in the background.
+    /// Releases the lock at all servers, and returns when a majority has confirmed the release. If the future is
+    /// dropped, the client releases the lock in the background.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before. Then the lock did not protect the work until the work was done.
     /// [`Error::NoMajority`] if too few servers answer. The client then repeats the releases in the background until
     /// the leases are over.
     pub async fn release(self) -> Result<(), Error> {
-        let majority = Arc::clone(self.majority());
+        let majority = &self.majority;
         majority.check()?;
-        let Some(_last) = Arc::into_inner(self.tenure) else { return Ok(()) };
         let votes: Vec<_> = majority.end(Loss::Released).into_iter().filter_map(Arc::into_inner).collect();
         let count = votes.len();
         let releases = votes.into_iter().map(ServerGuard::release);

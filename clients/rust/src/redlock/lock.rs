@@ -89,7 +89,7 @@ impl Lock {
     /// - [`Error::Refused`] and other errors when too many servers refuse the request: the remaining servers are not a
     ///   majority.
     pub async fn acquire(self) -> Result<Guard, Error> {
-        let limit = self.wait.map(from_now);
+        let limit = from_now(self.wait.unwrap_or(FAR_FUTURE));
         let patience = self.redlock.patience;
         let mut patience_end = Instant::now() + patience;
         let mut failures = 0;
@@ -100,22 +100,22 @@ impl Lock {
                 Ok(guard) => return Ok(guard),
                 Err(error) => error,
             };
-            match (&error, limit) {
-                (Error::Busy { .. }, _) => patience_end = Instant::now() + patience,
-                (Error::NoMajority(_), Some(_)) => {}
-                (Error::NoMajority(_), None) if Instant::now() < patience_end => {}
-                _ => return Err(error),
+            if matches!(error, Error::Busy { .. }) {
+                patience_end = Instant::now() + patience;
+            } else if !matches!(error, Error::NoMajority(_))
+                || self.wait.is_none() && patience_end <= Instant::now()
+            {
+                return Err(error);
             }
             failures += 1;
             // A random factor of 0.5 to 1.5 changes the pause. So callers that have split the votes ask again at
             // different times.
             let next = Instant::now() + pause_after(failures, 8, 256).mul_f64(0.5 + fastrand::f64());
-            sleep_until(limit.map_or(next, |limit| limit.min(next)).into()).await;
-            outcome = match limit {
-                Some(limit) if limit <= next => return Err(error),
-                Some(limit) => timeout_at(limit.into(), self.round()).await.unwrap_or(Err(error)),
-                None => self.round().await,
-            };
+            sleep_until(limit.min(next).into()).await;
+            if limit <= next {
+                return Err(error);
+            }
+            outcome = timeout_at(limit.into(), self.round()).await.unwrap_or(Err(error));
         }
     }
 
@@ -149,7 +149,7 @@ impl Lock {
                 let majority = Arc::new(Majority::new(self.key.clone(), needed, granted));
                 let collecting = collect_votes(self.clone(), Arc::clone(&majority), requests, hold_deadline);
                 self.redlock.runtime.spawn(collecting);
-                let guard = Guard::new(majority);
+                let guard = Guard { majority };
                 // A round can take longer than the lease. Then the lock is already lost.
                 return if guard.is_held() { Ok(guard) } else { Err(self.busy()) };
             }

@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Loss};
 use crate::guard::Guard as ServerGuard;
-use crate::mutex::locked;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -17,9 +16,8 @@ pub(super) struct Majority {
     pub(super) key: Vec<u8>,
     /// How many votes are needed.
     pub(super) needed: usize,
-    state: Mutex<State>,
-    /// Notified when a vote is added, and when the tenure ends.
-    changes: watch::Sender<()>,
+    /// Notifies when a vote is added, and when the tenure ends.
+    state: watch::Sender<State>,
 }
 
 struct State {
@@ -30,14 +28,13 @@ struct State {
 
 impl Majority {
     pub(super) fn new(key: Vec<u8>, needed: usize, votes: Vec<Option<Arc<ServerGuard>>>) -> Self {
-        let state = Mutex::new(State { votes, end: None });
-        Self { key, needed, state, changes: watch::Sender::new(()) }
+        Self { key, needed, state: watch::Sender::new(State { votes, end: None }) }
     }
 
     /// The leases of the votes, the longest first, if the majority is held. If the majority is lost, this function
     /// releases the remaining votes, so that another owner can get them.
     pub(super) fn leases(&self) -> Result<Vec<Duration>, Loss> {
-        let leases = locked(&self.state).leases(self.needed);
+        let leases = self.state.borrow().leases(self.needed);
         leases.inspect_err(|loss| drop(self.end(loss.clone())))
     }
 
@@ -54,43 +51,43 @@ impl Majority {
     /// Adds a vote if the majority is held and has no vote of this server. If not, the drop of `guard` releases the
     /// vote.
     pub(super) fn add_vote(&self, server: usize, guard: ServerGuard) {
-        let mut state = locked(&self.state);
-        let is_held = state.leases(self.needed).is_ok();
-        if let Some(vote) = state.votes.get_mut(server).filter(|vote| is_held && !is_valid(vote)) {
-            *vote = Some(Arc::new(guard));
-            drop(state);
-            self.changes.send_replace(());
-        }
+        self.state.send_if_modified(|state| {
+            let is_held = state.leases(self.needed).is_ok();
+            let vote = state.votes.get_mut(server).filter(|vote| is_held && !is_valid(vote));
+            vote.map(|vote| *vote = Some(Arc::new(guard))).is_some()
+        });
     }
 
     /// Ends the tenure, and returns the votes. The caller must release or drop the votes.
     pub(super) fn end(&self, loss: Loss) -> Vec<Arc<ServerGuard>> {
-        let mut state = locked(&self.state);
-        if state.end.is_none() {
-            state.end = Some(loss);
-            self.changes.send_replace(());
-        }
-        state.votes.drain(..).flatten().collect()
+        let mut votes = Vec::new();
+        self.state.send_if_modified(|state| {
+            votes.extend(state.votes.drain(..).flatten());
+            let is_first = state.end.is_none();
+            state.end.get_or_insert(loss);
+            is_first
+        });
+        votes
     }
 
     pub(super) fn votes(&self) -> Vec<Arc<ServerGuard>> {
-        locked(&self.state).votes.iter().flatten().cloned().collect()
+        self.state.borrow().votes.iter().flatten().cloned().collect()
     }
 
     /// The servers without a vote.
     pub(super) fn missing_servers(&self) -> Vec<usize> {
-        let state = locked(&self.state);
+        let state = self.state.borrow();
         let missing = state.votes.iter().enumerate().filter(|(_, vote)| !is_valid(vote));
         missing.map(|(server, _)| server).collect()
     }
 
     /// Resolves at the next change after this call: a vote is added or lost, or the majority ends.
     pub(super) fn next_change(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut changes = self.changes.subscribe();
-        // This code borrows the votes only while it holds the mutex: the caller of `end` must get the only reference to
+        let mut changes = self.state.subscribe();
+        // This code uses the votes only while it borrows the state: the caller of `end` must get the only reference to
         // each vote.
         let mut losses: FuturesUnordered<_> = {
-            let state = locked(&self.state);
+            let state = self.state.borrow();
             let held = state.votes.iter().flatten().filter(|guard| guard.is_held());
             held.map(|guard| guard.lost()).collect()
         };
