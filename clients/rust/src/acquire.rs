@@ -10,17 +10,15 @@
 //! If no connection for a wait is free, or the server is full, a call that may wait polls: it repeats *try*, with pauses,
 //! until it gets a connection.
 
-use crate::commands::{Kind, OwnedKey, read};
+use crate::commands::{Kind, OwnedKey, Tokens, read};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::replication::Replication;
 use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::join_all;
 use redis::Value;
-use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,13 +83,12 @@ impl Lock {
             // If the program has named no owner, each attempt has a new owner. So a late release of an earlier attempt
             // cannot end a hold of this attempt.
             let owner = self.owner.clone().unwrap_or_else(|| self.client.unique_owner());
-            let is_own = |name: &OwnedKey| name.owner == owner && self.keys.binary_search(&name.key).is_ok();
             let attempted = self.attempt(&owner, is_first, limit).await;
             // After a failed attempt, wait for the replies to its releases, at most for `GIVE_UP_LIMIT`. If no server
             // answers, this wait is useless.
             if matches!(&attempted, Err(error) if !matches!(error, Error::Unreachable { .. })) {
                 let end = from_now(GIVE_UP_LIMIT).min(limit + OVERTIME * 3 / 2);
-                self.client.releases_end(end, is_own).await;
+                self.client.releases_end(end, |name| name.owner == owner).await;
             }
             match attempted {
                 Err(Error::Busy { .. }) if waits && self.only_tries(is_first) => {}
@@ -108,11 +105,10 @@ impl Lock {
     async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
         let mut guard = Guard::new(&self.client, self.kind);
         let tries_several = is_first && self.keys.len() > 1;
-        let together = self.replicas.filter(|_| tries_several).map(Replication::new);
         let acquisitions = self.keys.iter().map(async |key| {
             let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
-            let part = Acquire::run(self, name, together.clone(), limit, is_first).await?;
-            guard.tenure.join(&part);
+            let mut acquire = Acquire::new(self, name, limit, is_first);
+            guard.tenure.join(&acquire.acquire(self.only_tries(is_first)).await?);
             Ok(())
         });
         let all = async {
@@ -138,8 +134,8 @@ impl Lock {
         Ok(guard)
     }
 
-    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. When the lock
-    /// is lost, `work` is dropped at its current `.await`.
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. After a panic,
+    /// the client releases the lock in the background. When the lock is lost, `work` is dropped at its current `.await`.
     ///
     /// ```no_run
     /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -164,14 +160,13 @@ impl Lock {
         let lost = guard.lost();
         let ended = tokio::select! {
             biased;
-            ended = AssertUnwindSafe(async { work(Arc::clone(&guard)).await }).catch_unwind() => Some(ended),
+            ended = work(Arc::clone(&guard)) => Some(ended),
             _ = lost => None,
         };
         let released = guard.release_all().await;
         match ended {
-            Some(Ok(Ok(value))) => Ok(released.map(|()| value)?),
-            Some(Ok(Err(error))) => Err(error),
-            Some(Err(panic)) => resume_unwind(panic),
+            Some(Ok(value)) => Ok(released.map(|()| value)?),
+            Some(Err(error)) => Err(error),
             None => Err(released.err().unwrap_or_else(|| Error::invalid("the lock was released")).into()),
         }
     }
@@ -184,7 +179,7 @@ impl Lock {
     /// ```no_run
     /// # async fn step() {}
     /// # async fn example(client: lockward_client::Client) -> Result<(), lockward_client::Error> {
-    /// client.lead("scheduler", async |leader| loop {
+    /// client.lock("scheduler").lead(async |leader| loop {
     ///     println!("still the leader, in term {}", leader.token());
     ///     step().await;
     /// }).await
@@ -222,12 +217,11 @@ impl Lock {
 /// the background.
 struct Acquire<'a> {
     lock: &'a Lock,
-    /// The pipelines that the tries of several keys share, if replicas must confirm the grants.
-    together: Option<Arc<Replication>>,
     /// The end of the wait.
     limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
+    /// If this request has a connection of its own, the call waits in the server's queue. If not, the call polls.
     request: Request,
     /// The permit to wait in the server's queue on a connection of its own. `None` until the call gets this permit.
     permit: Option<SemaphorePermit<'a>>,
@@ -236,14 +230,8 @@ struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// Acquires the key. `is_first` is true in the first attempt of the call.
-    async fn run(
-        lock: &'a Lock,
-        name: OwnedKey,
-        together: Option<Arc<Replication>>,
-        limit: Instant,
-        is_first: bool,
-    ) -> Result<Tenure, Error> {
+    /// The acquisition of a key. `is_first` is true in the first attempt of the call.
+    fn new(lock: &'a Lock, name: OwnedKey, limit: Instant, is_first: bool) -> Self {
         let patience = lock.client.settings.patience;
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(&lock.client, &Arc::new(name), end);
@@ -251,23 +239,14 @@ impl<'a> Acquire<'a> {
         // A further attempt happens only after a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
-        let mut acquire =
-            Self { lock, together, limit, lease, request, permit: None, leaves_something: false };
-        match acquire.acquire(lock.only_tries(is_first)).await {
-            // A server has answered during the call, so the lock was busy until the wait limit.
-            Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
-                Err(Error::Busy { key })
-            }
-            acquired => acquired,
-        }
+        Self { lock, limit, lease, request, permit: None, leaves_something: false }
     }
 
     /// Sends ACQUIRE until the lock is granted or the wait is over. The first request does not wait, because a call
     /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
     /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
-        let (lock, limit) = (self.lock, self.limit);
-        let name = Arc::clone(&self.request.name);
+        let (lock, name) = (self.lock, Arc::clone(&self.request.name));
         // The client may still repeat an earlier release of a named owner. After the acquisition this release would end
         // the new tenure.
         if lock.owner.is_some()
@@ -277,36 +256,19 @@ impl<'a> Acquire<'a> {
         }
         // While this call polls, this future keeps the call's place among the callers that want a permit.
         let mut permit = pin!(lock.client.wait_permits.acquire());
-        let (mut polls, mut waits) = (0, false);
+        let mut polls = 0;
         loop {
-            self.request.is_alone = waits;
-            self.request.replication = self.replication().filter(|_| !waits);
-            let (mut requested, mut is_last) = (Instant::now(), true);
-            let lease = &mut self.lease;
-            let asked = self.request.ask(|longest_lease| {
-                requested = Instant::now();
-                *lease = lease.map(|lease| lease.min(longest_lease));
-                let response_limit = lock.client.settings.response_limit;
-                if !waits {
-                    return Ok((name.acquire(*lease, None, lock.kind), response_limit));
-                }
-                let left = until(limit);
-                if left.is_zero() {
-                    return Err(Error::Busy { key: name.shown() });
-                }
-                is_last = left <= SLICE;
-                // The last slice is rounded up, because `BLOCK 0` has no limit.
-                let millis = millis(left.min(SLICE)) + u64::from(is_last);
-                let short = lease.map(|lease| lease.min(SHORT_LEASE));
-                let keep = (!is_last).then_some(KEEP);
-                let cmd = name.acquire(short, Some((millis, keep)), lock.kind);
-                Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
-            });
-            let reply = match asked.await {
+            let waits = self.request.is_alone;
+            self.request.replicas = lock.replicas.filter(|_| !waits);
+            let (requested, is_last, reply) = match self.ask().await {
                 // The call gets no connection of its own, for example because the server is full. So it polls.
                 Err(Error::Unreachable { .. }) if waits && !self.request.is_sent && !self.is_late() => {
-                    waits = false;
+                    self.request.is_alone = false;
                     continue;
+                }
+                // A server has answered during the call, so the lock was busy until the wait limit.
+                Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.is_late() => {
+                    return Err(Error::Busy { key });
                 }
                 asked => asked?,
             };
@@ -314,30 +276,59 @@ impl<'a> Acquire<'a> {
             let is_over = only_tries || self.is_late() || (waits && is_last && reply == Value::Nil);
             if let Some((token, _, lease)) = read::<Option<(u64, u32, u64)>>(reply)? {
                 let since = if waits { Instant::now() } else { requested };
-                match self.hold(token, lease, since, waits).await {
+                match self.hold(token, lease, since).await {
                     Err(Error::Lost { .. }) => {}
-                    Err(Error::Unreachable { .. }) if !is_over => {}
+                    Err(Error::Unreachable { .. }) if !only_tries => {}
                     held => return held,
                 }
             }
             if is_over {
                 return Err(Error::Busy { key: name.shown() });
             }
-            self.request.replication = None;
             // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.patience = FAR_FUTURE;
-            self.request.deadline = limit + OVERTIME;
+            self.request.deadline = self.limit + OVERTIME;
+            (self.request.replicas, self.request.permit) = (None, None);
             if !waits {
                 polls += 1;
-                let pause = pause_after(polls, 50, 1_000).min(until(limit));
+                let pause = pause_after(polls, 50, 1_000).min(until(self.limit));
                 if self.permit.is_some() {
                     sleep(pause).await;
                 } else {
                     self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
                 }
-                waits = self.permit.is_some();
+                self.request.is_alone = self.permit.is_some();
             }
         }
+    }
+
+    /// Asks for the lock, until there is a reply. Returns when the last request was sent, whether it was the last slice
+    /// of the wait, and the reply.
+    async fn ask(&mut self) -> Result<(Instant, bool, Value), Error> {
+        let (waits, kind, limit) = (self.request.is_alone, self.lock.kind, self.limit);
+        let (name, lease) = (Arc::clone(&self.request.name), &mut self.lease);
+        let response_limit = self.lock.client.settings.response_limit;
+        let (mut requested, mut is_last) = (Instant::now(), true);
+        let asked = self.request.ask(|longest_lease| {
+            requested = Instant::now();
+            *lease = lease.map(|lease| lease.min(longest_lease));
+            if !waits {
+                return Ok((name.acquire(*lease, None, kind), response_limit));
+            }
+            let left = until(limit);
+            if left.is_zero() {
+                return Err(Error::Busy { key: name.shown() });
+            }
+            is_last = left <= SLICE;
+            // The last slice is rounded up, because `BLOCK 0` has no limit.
+            let millis = millis(left.min(SLICE)) + u64::from(is_last);
+            let short = lease.map(|lease| lease.min(SHORT_LEASE));
+            let keep = (!is_last).then_some(KEEP);
+            let cmd = name.acquire(short, Some((millis, keep)), kind);
+            Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
+        });
+        let reply = asked.await?;
+        Ok((requested, is_last, reply))
     }
 
     /// Turns a grant into a tenure. If the grant ends a wait, or if the granted lease differs from the wanted lease,
@@ -345,18 +336,19 @@ impl<'a> Acquire<'a> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended before this renewal.
-    async fn hold(&mut self, token: u64, granted: u64, since: Instant, waits: bool) -> Result<Tenure, Error> {
+    async fn hold(&mut self, token: u64, granted: u64, since: Instant) -> Result<Tenure, Error> {
+        let waits = self.request.is_alone;
         let whole = self.lease.unwrap_or(granted);
         let lease = self.lock.limit_lease(whole);
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
         let tenure = Tenure::new(&self.lock.client, self.lock.kind);
-        let name = Arc::clone(&self.request.name);
-        tenure.add(name, token, lease_end(granted, since), lease, Some(since));
+        let keys = Tokens::from([(Arc::clone(&self.request.name), token)]);
+        tenure.add(keys, lease_end(granted, since), lease, Some(since));
         if waits || granted != lease {
-            self.request.replication = self.replication();
+            self.request.replicas = self.lock.replicas;
             self.request.patience = self.lock.client.settings.patience;
-            let deadline = tenure.renew_key(token, &mut self.request, 1).await?;
-            tenure.extend(&[deadline])?;
+            let deadline = tenure.renew_key(token, &mut self.request).await?;
+            tenure.change(|state| state.deadline = deadline);
         }
         let reached = self.request.confirmed_by;
         if let Some((wanted, _)) = self.lock.replicas
@@ -369,12 +361,6 @@ impl<'a> Acquire<'a> {
         Ok(tenure)
     }
 
-    /// The pipelines for the next request, if replicas must confirm the grant.
-    fn replication(&self) -> Option<Arc<Replication>> {
-        let replicas = self.lock.replicas;
-        replicas.map(|wanted| self.together.clone().unwrap_or_else(|| Replication::new(wanted)))
-    }
-
     fn is_late(&self) -> bool {
         until(self.limit).is_zero()
     }
@@ -382,24 +368,23 @@ impl<'a> Acquire<'a> {
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if self.leaves_something || self.request.may_have_run {
-            // A named owner may soon acquire the lock again, and a late release would end the new tenure.
-            let is_named = self.lock.owner.is_some();
-            let limit = if is_named { GIVE_UP_LIMIT } else { self.lock.client.settings.patience };
-            self.request.deadline = from_now(limit);
-            let give_up = self.request.name.give_up();
-            if self.request.replication.is_none() {
-                if self.request.is_alone {
-                    // This line closes the connection, so the server notices that the waiter has left.
-                    self.request.connection = None;
-                }
-            } else if self.request.may_have_run {
-                // WAIT may delay the release on this connection, so the client also sends the release on the shared
-                // connection.
-                let mut beside = Request::new(&self.lock.client, &self.request.name, self.request.deadline);
-                beside.release_in_background(give_up.clone());
-            }
-            self.request.release_in_background(give_up);
+        if !self.leaves_something && !self.request.may_have_run {
+            return;
         }
+        let Self { lock, request, .. } = self;
+        // A named owner may soon acquire the lock again, and a late release would end the new tenure.
+        let patience = lock.client.settings.patience;
+        request.deadline = from_now(if lock.owner.is_some() { GIVE_UP_LIMIT } else { patience });
+        let give_up = request.name.give_up();
+        if request.replicas.is_some() && request.may_have_run {
+            // WAIT may delay the release on this connection, so the client also sends the release on the shared
+            // connection.
+            let mut beside = Request::new(&lock.client, &request.name, request.deadline);
+            beside.release_in_background(give_up.clone());
+        } else if request.is_alone {
+            // This line closes the connection, so the server notices that the waiter has left.
+            request.connection = None;
+        }
+        request.release_in_background(give_up);
     }
 }

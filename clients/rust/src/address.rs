@@ -51,17 +51,14 @@ impl Address {
     /// [`Error::Invalid`] when a certificate or the key is not valid.
     #[cfg(feature = "tls")]
     pub fn certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
-        let add = |info: &mut ConnectionInfo| -> Result<(), Error> {
+        let (servers, primary) = match &mut self {
+            Self::Server(server) => (std::slice::from_mut(server), None),
+            Self::Sentinels { sentinels, server, .. } => (&mut sentinels[..], Some(&mut **server)),
+            Self::Cluster(nodes) => (&mut nodes[..], None),
+        };
+        for info in servers.iter_mut().chain(primary) {
             let client = redis::Client::build_with_tls(info.clone(), certificates.clone());
             *info = client.map_err(invalid)?.get_connection_info().clone();
-            Ok(())
-        };
-        match &mut self {
-            Self::Server(server) => add(server)?,
-            Self::Sentinels { sentinels, server, .. } => {
-                sentinels.iter_mut().chain([&mut **server]).try_for_each(add)?;
-            }
-            Self::Cluster(nodes) => nodes.iter_mut().try_for_each(add)?,
         }
         Ok(self)
     }

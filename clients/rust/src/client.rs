@@ -4,7 +4,6 @@ use crate::address::Address;
 use crate::commands::{Kind, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::handle;
 use crate::lock::Lock;
 use crate::request::Request;
 use crate::servers::Inner;
@@ -63,18 +62,6 @@ impl Client {
         Lock { client, keys, kind, lease, is_renewed: true, hold_limit, wait, replicas, owner }
     }
 
-    /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
-    ///
-    /// # Errors
-    /// The errors of [`Lock::lead`].
-    pub async fn lead<F: Future>(
-        &self,
-        key: impl AsRef<[u8]>,
-        work: impl FnMut(Arc<Guard>) -> F,
-    ) -> Result<F::Output, Error> {
-        self.lock(key).lead(work).await
-    }
-
     /// Continues a tenure of another process. `handle` is the result of [`Guard::handle`] in that process. The client
     /// renews the tenure at once. If the future is dropped, the tenure ends with its lease.
     ///
@@ -84,15 +71,15 @@ impl Client {
     /// - [`Error::Unreachable`] when no server answers within the client's patience. Then the program can call `resume`
     ///   again.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
-        let invalid = || Error::invalid("the handle is not valid");
-        let (tokens, lease, kind) = handle::parse(handle).ok_or_else(invalid)?;
+        let invalid = |error| Error::Invalid(format!("the handle is not valid: {error}"));
+        let (keys, lease, kind): (Vec<(OwnedKey, u64)>, u64, Kind) =
+            serde_json::from_str(handle).map_err(invalid)?;
         let tenure = Tenure::new(&self.inner, kind);
-        for (name, token) in tokens {
-            // The client does not know when the other process renewed the lease last. So until the first renewal the
-            // lease counts from now on.
-            let now = Instant::now();
-            tenure.add(name, token, lease_end(lease, now), lease, Some(now));
-        }
+        let keys = keys.into_iter().map(|(name, token)| (Arc::new(name), token)).collect();
+        // The client does not know when the other process renewed the lease last. So until the first renewal the lease
+        // counts from now on.
+        let now = Instant::now();
+        tenure.add(keys, lease_end(lease, now), lease, Some(now));
         let renewed = tenure.renew(self.inner.settings.patience).await;
         let mut guard = Guard::new(&self.inner, kind);
         if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {

@@ -2,11 +2,12 @@
 
 use crate::error::{Error, Loss};
 use redis::{Arg, Cmd, ToRedisArgs, Value, cmd};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A key and an owner. Most lock commands begin with these two arguments.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct OwnedKey {
     pub(crate) key: Vec<u8>,
     pub(crate) owner: Vec<u8>,
@@ -19,7 +20,7 @@ pub(crate) type Tokens = BTreeMap<Arc<OwnedKey>, u64>;
 pub(crate) const MAX_SLOTS: u32 = 1_000_000;
 
 /// How many holders a lock may have while a tenure lasts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// One holder.
     #[default]
@@ -31,25 +32,13 @@ pub enum Limit {
 }
 
 /// The limit and the weight of a tenure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kind {
     pub(crate) limit: Limit,
     pub(crate) weight: Option<u32>,
 }
 
 impl Kind {
-    pub(crate) fn check(self) -> Result<(), Error> {
-        let why = match (self.limit, self.weight) {
-            (Limit::Slots(slots), _) if slots == 0 || slots > MAX_SLOTS => "slots must be 1 to 1,000,000",
-            (Limit::Slots(slots), Some(weight)) if weight == 0 || weight > slots => {
-                "a weight must be 1 to the number of slots"
-            }
-            (Limit::Exclusive | Limit::Shared, Some(_)) => "a weight needs slots",
-            _ => return Ok(()),
-        };
-        Err(Error::invalid(why))
-    }
-
     /// The arguments `SHARED`, `SLOTS` and `WEIGHT` of a command.
     fn args(self) -> impl ToRedisArgs {
         let shared = (self.limit == Limit::Shared).then_some("SHARED");

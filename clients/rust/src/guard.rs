@@ -1,8 +1,7 @@
 //! A lock that is held.
 
-use crate::commands::{Kind, Limit, MAX_SLOTS, OwnedKey, Tokens, read};
+use crate::commands::{Kind, Limit, MAX_SLOTS, Tokens, read};
 use crate::error::{Error, Loss};
-use crate::handle;
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
@@ -11,7 +10,6 @@ use crate::time::{FAR_FUTURE, from_now, until};
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
-use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
@@ -55,18 +53,14 @@ impl Guard {
         self.tenure.check()
     }
 
-    fn name(&self) -> Option<&Arc<OwnedKey>> {
-        self.tokens.keys().next()
-    }
-
     /// The key of the lock. If the guard has several keys, this is the first key in the order of their bytes.
     pub fn key(&self) -> &[u8] {
-        self.name().map_or(&[], |name| &name.key)
+        self.tokens.keys().next().map_or(&[], |name| &name.key)
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        self.name().map_or(&[], |name| &name.owner)
+        self.tokens.keys().next().map_or(&[], |name| &name.owner)
     }
 
     /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. If the
@@ -149,12 +143,7 @@ impl Guard {
         // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
         let limit = if limit == Limit::Shared && weight.is_some() { Limit::Slots(MAX_SLOTS) } else { limit };
         let kind = Kind { limit, weight };
-        kind.check()?;
-        self.tenure.change(|state| {
-            if state.kind != kind {
-                state.other_kinds.push_front(replace(&mut state.kind, kind));
-            }
-        });
+        self.tenure.change(|state| state.kind = kind);
         self.renew().await
     }
 
@@ -201,13 +190,14 @@ impl Guard {
         read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
-    /// Returns a string. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
+    /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
     /// the tenure. The string has the keys, the owner, the tokens, the lease and the kind. From now on this process
     /// neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
     pub fn handle(self) -> String {
         self.tenure.change(|state| state.keys.clear());
         let State { lease, kind, .. } = self.tenure.state();
-        handle::write(&self.tokens, lease, kind)
+        let keys: Vec<_> = self.tokens.iter().map(|(name, token)| (&**name, token)).collect();
+        serde_json::to_string(&(keys, lease, kind)).unwrap_or_default()
     }
 
     /// Releases the lock. When this method returns, the server has granted the lock to the first waiter. If the future
@@ -223,9 +213,8 @@ impl Guard {
 
     pub(crate) async fn release_all(&self) -> Result<(), Error> {
         // When the client has sent a release, the server may end the tenure at any time. So end the tenure here first.
-        let ended = self.end();
+        let (ended, keys, deadline) = self.end();
         let Tenure { client, .. } = &*self.tenure;
-        let (keys, deadline) = self.unreleased();
         let end = from_now(client.settings.patience).min(deadline);
         let releases = keys.iter().map(async |(name, token)| {
             let mut request = Request::new(client, name, end);
@@ -243,22 +232,20 @@ impl Guard {
         ended.and(join_all(releases).await.into_iter().collect())
     }
 
-    /// The keys that the server may still hold for the owner, and until when.
-    fn unreleased(&self) -> (Tokens, Instant) {
-        let State { keys, last_deadline, .. } = self.tenure.state();
-        (if last_deadline > Instant::now() { keys } else { Tokens::new() }, last_deadline)
-    }
-
-    fn end(&self) -> Result<(), Error> {
+    /// Ends the tenure in this process. Returns whether it was held until now, the keys that the server may still hold
+    /// for the owner, and until when.
+    fn end(&self) -> (Result<(), Error>, Tokens, Instant) {
         let key = String::from_utf8_lossy(self.key()).into_owned();
-        self.tenure.end(Error::Lost { key, loss: Loss::Released })
+        let ended = self.tenure.end(Error::Lost { key, loss: Loss::Released });
+        let State { keys, last_deadline, .. } = self.tenure.state();
+        let keys = if last_deadline > Instant::now() { keys } else { Tokens::new() };
+        (ended, keys, last_deadline)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.end();
-        let (keys, deadline) = self.unreleased();
+        let (_, keys, deadline) = self.end();
         for (name, token) in keys {
             let mut request = Request::new(&self.tenure.client, &name, deadline);
             request.release_in_background(name.release(token));

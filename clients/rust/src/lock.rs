@@ -101,7 +101,6 @@ impl Lock {
     /// # Errors
     /// [`Error::Invalid`] when an option is out of range.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.kind.check()?;
         // The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
         let is_short = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) < 2);
         let why = match self.owner.as_deref() {
@@ -111,6 +110,9 @@ impl Lock {
             _ if is_short(self.hold_limit) => "a hold limit must be at least 2 milliseconds",
             _ if self.replicas.zip(self.lease).is_some_and(|((_, within), lease)| within >= lease) => {
                 "the time for replicas must be shorter than the lease"
+            }
+            _ if self.kind.weight.is_some() && !matches!(self.kind.limit, Limit::Slots(_)) => {
+                "a weight needs slots"
             }
             _ if self.keys.is_empty() => "no key is named",
             _ => return Ok(()),

@@ -6,14 +6,15 @@
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::replication::Replication;
-use crate::servers::{Awaited, Inner, Node, timed_out, within};
-use crate::time::{FAR_FUTURE, pause_after, until};
+use crate::servers::{Connection, Inner, Node, timed_out, within};
+use crate::time::{FAR_FUTURE, millis, pause_after, until};
 use futures_util::future::FutureExt;
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pipe};
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout_at};
 
 /// The attempts of one call.
@@ -23,11 +24,11 @@ pub(crate) struct Request {
     /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
     /// The node and the connection of the last attempt.
-    pub(crate) connection: Option<(Arc<Node>, Awaited<MultiplexedConnection>)>,
+    pub(crate) connection: Option<(Arc<Node>, Connection)>,
     /// Whether the last attempt was sent.
     pub(crate) is_sent: bool,
-    /// The replies to commands that were sent before the first attempt. The first attempt only waits for these replies.
-    early_replies: Option<Awaited<Vec<Value>>>,
+    /// The node and the connection of the first attempt, if an earlier request has already used them.
+    reused: Option<(Arc<Node>, Connection)>,
     /// After this time the call makes no further attempt.
     pub(crate) deadline: Instant,
     /// The call also fails if no server answers for this time.
@@ -38,12 +39,13 @@ pub(crate) struct Request {
     pub(crate) runs_once: bool,
     /// Whether the command is LOCK.RELEASE. The client repeats such a request after MISCONF.
     pub(crate) is_release: bool,
-    /// The pipelines that this request joins, if replicas must confirm the request.
-    pub(crate) replication: Option<Arc<Replication>>,
+    /// How many replicas must confirm the request, and within which time. Then the request uses a connection of its own:
+    /// on the shared connection, WAIT would delay the requests of other calls.
+    pub(crate) replicas: Option<(usize, Duration)>,
+    /// The permit to open a connection for WAIT.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// How many replicas have confirmed the request.
     pub(crate) confirmed_by: usize,
-    /// How many attempts have failed since the last reply.
-    failures: u32,
     /// Whether a server has answered during this call.
     pub(crate) is_answered: bool,
     /// Whether a server may have carried out a request of this call, or may still do so, but its reply is missing.
@@ -61,15 +63,15 @@ impl Request {
             is_alone: false,
             connection: None,
             is_sent: false,
-            early_replies: None,
+            reused: None,
             deadline,
             patience: FAR_FUTURE,
             since: Instant::now(),
             runs_once: false,
             is_release: false,
-            replication: None,
+            replicas: None,
+            permit: None,
             confirmed_by: 0,
-            failures: 0,
             is_answered: false,
             may_have_run: false,
             asking: None,
@@ -97,19 +99,19 @@ impl Request {
         &mut self,
         mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
     ) -> Result<Value, Error> {
-        let mut longest_lease = u64::MAX;
+        let (mut longest_lease, mut failures) = (u64::MAX, 0);
         // The confirmation of a wait uses the connection of the wait, so it needs no permit.
-        if let Some(replication) = self.replication.as_ref().filter(|_| !self.is_alone) {
-            let permits = Arc::clone(&self.client.replication_permits);
-            let permit = replication.permit.get_or_try_init(|| permits.acquire_owned());
-            if timeout_at(self.end().into(), permit).await.is_err() {
+        if self.replicas.is_some() && !self.is_alone && self.permit.is_none() {
+            let permit = Arc::clone(&self.client.replication_permits).acquire_owned();
+            self.permit = timeout_at(self.end().into(), permit).await.ok().and_then(Result::ok);
+            if self.permit.is_none() {
                 return Err(self.unreachable("other calls use all connections"));
             }
             self.since = Instant::now();
         }
         loop {
             let (cmd, limit) = next(longest_lease)?;
-            let time_for_replicas = self.replication.as_ref().map_or(Duration::ZERO, |each| each.wanted.1);
+            let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
             let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
             self.is_sent = false;
             let was_asking = self.asking.is_some();
@@ -121,13 +123,10 @@ impl Request {
                 (self.is_answered, self.since) = (true, Instant::now());
             }
             let error = match replied {
-                Ok(reply) => {
-                    self.failures = 0;
-                    return Ok(reply);
-                }
+                Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if self.is_final(&error) {
+            if self.is_final(&error, failures == 0) {
                 let refused = Error::refused(self.name.shown(), &error);
                 longest_lease = match refused.longest_lease() {
                     Some(longest) if longest_lease == u64::MAX => longest,
@@ -138,81 +137,73 @@ impl Request {
             // A request that waits for the lock ends here if it gets no connection of its own. Then the call polls. But
             // the client repeats a request with the command WAIT: polling does not help, because WAIT always needs a
             // connection of its own.
-            let has_none = self.is_alone && !self.is_sent && self.replication.is_none();
+            let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
             let is_over = has_none || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
             // After ASK the client repeats at once, because the slot may move again.
             let is_redirected = self.asking.is_some() && !was_asking;
-            if self.failures > 0 && !is_over && !is_redirected {
+            if failures > 0 && !is_over && !is_redirected {
                 // The random part makes the pause up to 50 % longer. So clients that failed at the same time repeat
                 // their requests at different times.
-                let pause = pause_after(self.failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
+                let pause = pause_after(failures, 50, 1_000).mul_f64(1.0 + fastrand::f64() / 2.0);
+                // The first poll of a release creates no timer.
+                yield_now().await;
                 sleep(pause.min(until(self.end()))).await;
             }
-            self.failures += 1;
+            failures += 1;
             if is_over || until(self.end()).is_zero() {
                 return Err(self.unreachable(error));
             }
         }
     }
 
-    /// Sends a command once, or waits for the replies to the command that was sent before.
+    /// Sends a command once. If replicas must confirm the request, the command WAIT follows in the same pipeline.
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        let may_have_run = self.may_have_run;
-        let replies = match self.early_replies.take() {
-            Some(replies) => {
-                (self.is_sent, self.may_have_run) = (true, true);
-                replies.await?
-            }
-            None => {
-                let mut pipeline = pipe();
-                self.connection = None;
-                let node = match self.asking.take() {
-                    Some(node) => {
-                        pipeline.cmd("ASKING");
-                        node
-                    }
-                    None => self.client.node_for(&self.name.key).await?,
-                };
-                let before = pipeline.len();
-                pipeline.add_command(cmd.clone());
-                let joined = self.replication.as_ref().map(|each| each.join(&self.client, &node, &pipeline));
-                let opening = match &joined {
-                    Some((opening, _)) => opening.clone(),
-                    None if self.is_alone => self.client.own(&node),
-                    None => self.client.shared(&node),
-                };
-                let (node, connection) = self.connection.insert((node, opening));
-                let mut open = connection.clone().await?;
-                (self.is_sent, self.may_have_run) = (true, true);
-                if let Some((_, replies)) = joined {
-                    replies.await?
-                } else {
-                    let replies = open.send_packed_commands(&pipeline, before, 1).await?;
-                    if self.is_alone {
-                        node.keep_idle(connection.clone());
-                    }
-                    replies
-                }
-            }
+        self.connection = None;
+        let mut pipeline = pipe();
+        let is_alone = self.is_alone || self.replicas.is_some();
+        let asking = self.asking.take();
+        if asking.is_some() {
+            pipeline.cmd("ASKING");
+        }
+        let (node, opening) = if let Some(reused) = self.reused.take() {
+            reused
+        } else {
+            let node = match asking {
+                Some(node) => node,
+                None => self.client.node_for(&self.name.key).await?,
+            };
+            let opening = if is_alone { self.client.own(&node) } else { self.client.shared(&node) };
+            (node, opening)
         };
+        let before = pipeline.len();
+        pipeline.add_command(cmd.clone());
+        if let Some((count, within)) = self.replicas {
+            // For WAIT, a time of 0 means no limit.
+            pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
+        }
+        let (node, connection) = self.connection.insert((node, opening));
+        let mut open = connection.clone().await?;
+        self.is_sent = true;
+        let may_have_run = replace(&mut self.may_have_run, true);
+        let replies = open.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
+        if is_alone {
+            node.keep_idle(connection.clone());
+        }
         let mut replies = replies.into_iter();
         let reply = replies.next().ok_or_else(timed_out)?;
-        if matches!(reply, Value::ServerError(_)) {
-            self.may_have_run = may_have_run;
-            return reply.extract_error();
-        }
-        // If the reply to WAIT is an error, the server has carried out the request.
-        self.confirmed_by = match replies.next() {
-            Some(reply) => from_redis_value(reply.extract_error()?)?,
+        self.confirmed_by = match replies.next().filter(|_| !matches!(reply, Value::ServerError(_))) {
+            // If this reply to WAIT is an error, the server has carried out the request.
+            Some(confirmed_by) => from_redis_value(confirmed_by.extract_error()?)?,
             None => 0,
         };
         self.may_have_run = may_have_run;
-        Ok(reply)
+        reply.extract_error()
     }
 
     /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
-    fn is_final(&mut self, error: &RedisError) -> bool {
+    /// `is_first` is true for the first error of a call.
+    fn is_final(&mut self, error: &RedisError, is_first: bool) -> bool {
         let code = error.code().unwrap_or_default();
         let text = error.to_string();
         if !self.is_sent
@@ -245,13 +236,14 @@ impl Request {
             "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" | "NOREPLICAS" if self.runs_once => return true,
             "BUSY" | "TRYAGAIN" | "SUPERSEDED" => {}
             "MISCONF" if self.is_release => {}
-            // The node may have left the cluster, so the client asks another node.
-            "CLUSTERDOWN" => _ = self.client.note_silence(node, None),
+            // The node may have left the cluster, or another server may become the primary. So the client asks another node,
+            // or the Sentinels.
+            "CLUSTERDOWN" | "LOADING" => _ = self.client.note_silence(node, None),
             // Another server may be the primary now. It may have the same address, so the client opens a new
             // connection.
-            "READONLY" | "UNBLOCKED" | "LOADING" | "MASTERDOWN" | "NOREPLICAS" => {
+            "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOREPLICAS" => {
                 // The first such reply of a call also makes the client renew the held locks on the new connection.
-                if self.client.note_silence(node, Some(connection)) && self.failures == 0 {
+                if self.client.note_silence(node, Some(connection)) && is_first {
                     self.client.broken.send_replace(());
                 }
             }
@@ -281,27 +273,21 @@ impl Request {
         let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
         let mut request = Self::new(&client, &name, self.deadline);
         request.is_release = true;
-        let earlier = self.connection.take().filter(|_| self.may_have_run);
-        request.connection = earlier.or_else(|| client.known_connection(&name.key));
-        if let Some(Ok(mut open)) = request.connection.as_ref().and_then(|(_, open)| open.peek().cloned()) {
-            let cmd = release.clone();
-            let sent = async move { open.send_packed_command(&cmd).await.map(|reply| vec![reply]) };
-            let replies = sent.boxed().shared();
-            // This poll sends the release before this function returns.
-            let _ = replies.clone().now_or_never();
-            request.early_replies = Some(replies);
-        }
-        client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
+        request.reused = self.connection.take().filter(|_| self.may_have_run);
         // The connection stays open until the release has ended, and so the call keeps its permit.
-        let replication = self.replication.take();
-        // Timers are created inside the task, because the caller may be outside a runtime.
-        self.client.runtime.spawn(async move {
+        request.permit = self.permit.take();
+        client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
+        let mut releasing = async move {
             let _ = request.repeat(&release).await;
-            drop(replication);
             client.releases.send_modify(|releases| {
                 let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
                 done.map(|done| releases.swap_remove(done));
             });
-        });
+        }
+        .boxed();
+        // This poll sends the release before this function returns.
+        if (&mut releasing).now_or_never().is_none() {
+            self.client.runtime.spawn(releasing);
+        }
     }
 }

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::mutex::locked;
 use crate::settings::Settings;
 use futures_util::future::{BoxFuture, FutureExt, Shared, select_ok};
+use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::cluster_routing::Slot;
 use redis::io::tcp::TcpSettings;
@@ -19,26 +20,28 @@ use redis::{
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 /// How long a node keeps an idle connection for the next waiter.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to delay the start of the renewals of a tenure. This time is much shorter than a lease. Many tenures end
-/// within this time, and then they need no renewal task.
-const MOMENT: Duration = Duration::from_millis(5);
-
 /// The result of a task of the client's runtime, for all callers that need it. The task continues even if the runtimes of
 /// these callers stop. When nobody needs the result any more, the task ends. So if a wait ends while its connection
 /// is being opened, the client stops opening it.
-pub(crate) type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
+type Awaited<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
+
+/// A connection that is open, or is being opened.
+pub(crate) type Connection = Awaited<MultiplexedConnection>;
 
 /// What all clones of a client share.
 pub(crate) struct Inner {
@@ -53,8 +56,6 @@ pub(crate) struct Inner {
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
     /// Changes when a shared connection breaks, and when another server has become the primary.
     pub(crate) broken: watch::Sender<()>,
-    /// Work that will begin after [`MOMENT`].
-    soon: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     pub(crate) address: Address,
     id: Uuid,
     next_owner: AtomicU64,
@@ -69,17 +70,17 @@ pub(crate) struct Inner {
 /// A server, and the connections to it.
 pub(crate) struct Node {
     pub(crate) info: ConnectionInfo,
-    shared: Mutex<Option<Awaited<MultiplexedConnection>>>,
+    shared: Mutex<Option<Connection>>,
     /// The idle connections, for the next waiters. The instant of each connection is when it became idle. No request is
     /// in progress on these connections.
-    idle: Mutex<Vec<(Instant, Awaited<MultiplexedConnection>)>>,
+    idle: Mutex<Vec<(Instant, Connection)>>,
     /// Whether the client must look up again which node serves a slot, before its next request to this node.
     is_suspect: AtomicBool,
 }
 
 impl Node {
     /// Keeps the connection for the next waiter.
-    pub(crate) fn keep_idle(&self, connection: Awaited<MultiplexedConnection>) {
+    pub(crate) fn keep_idle(&self, connection: Connection) {
         locked(&self.idle).push((Instant::now(), connection));
     }
 }
@@ -99,7 +100,6 @@ impl Inner {
             runtime,
             releases: watch::Sender::default(),
             broken: watch::Sender::default(),
-            soon: Mutex::default(),
             id: Uuid::new_v4(),
             next_owner: AtomicU64::new(0),
             nodes: Mutex::default(),
@@ -124,20 +124,6 @@ impl Inner {
         let mut releases = self.releases.subscribe();
         let ended = releases.wait_for(|releases| !releases.iter().any(|name| is_meant(name)));
         timeout_at(end.into(), ended).await.is_ok()
-    }
-
-    /// Calls `begin` after [`MOMENT`]. One task makes all calls that were requested within this time.
-    pub(crate) fn begin_soon(self: &Arc<Self>, begin: impl FnOnce() + Send + 'static) {
-        let mut soon = locked(&self.soon);
-        soon.push(Box::new(begin));
-        if soon.len() == 1 {
-            let client = Arc::clone(self);
-            self.runtime.spawn(async move {
-                sleep(MOMENT).await;
-                let all = std::mem::take(&mut *locked(&client.soon));
-                all.into_iter().for_each(|begin| begin());
-            });
-        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -170,11 +156,7 @@ impl Inner {
     /// Called when a node did not answer a request, or may not serve the key any more. `shared` is the connection of the
     /// request, if the client must not use this connection again. If it is the node's shared connection, the client
     /// drops it, and this function returns true.
-    pub(crate) fn note_silence(
-        &self,
-        node: &Arc<Node>,
-        shared: Option<&Awaited<MultiplexedConnection>>,
-    ) -> bool {
+    pub(crate) fn note_silence(&self, node: &Arc<Node>, shared: Option<&Connection>) -> bool {
         node.is_suspect.store(true, Ordering::Relaxed);
         locked(&self.nodes).sort_by_key(|each| Arc::ptr_eq(each, node));
         locked(&node.idle).clear();
@@ -207,7 +189,7 @@ impl Inner {
     }
 
     /// Opens a connection to a server or a Sentinel. If Sentinels watch the servers, the server must not be a replica.
-    fn open(&self, info: &ConnectionInfo, config: AsyncConnectionConfig) -> Awaited<MultiplexedConnection> {
+    fn open(&self, info: &ConnectionInfo, config: AsyncConnectionConfig) -> Connection {
         // The redis crate reports the end of a connection only with RESP3.
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let redis = redis.set_lib_name("lockward-client", env!("CARGO_PKG_VERSION"));
@@ -234,16 +216,13 @@ impl Inner {
         &self,
         work: impl Future<Output = RedisResult<T>> + Send + 'static,
     ) -> Awaited<T> {
-        // Dropping this set ends the task.
-        let mut task = JoinSet::new();
-        task.spawn_on(work, &self.runtime);
-        let ended =
-            async move { task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(timed_out())) };
-        ended.boxed().shared()
+        // Dropping this handle ends the task.
+        let task = AbortOnDropHandle::new(self.runtime.spawn(work));
+        task.map(|ended| ended.unwrap_or_else(|_| Err(timed_out()))).boxed().shared()
     }
 
     /// The shared connection to a node. Opens a connection if there is none.
-    pub(crate) fn shared(&self, node: &Arc<Node>) -> Awaited<MultiplexedConnection> {
+    pub(crate) fn shared(&self, node: &Arc<Node>) -> Connection {
         let mut shared = locked(&node.shared);
         // If the last attempt to open a connection failed, `open` contains the error. Then try again below.
         if let Some(open) = shared.as_ref().filter(|open| !matches!(open.peek(), Some(Err(_)))) {
@@ -261,17 +240,9 @@ impl Inner {
         shared.insert(self.open(&node.info, config)).clone()
     }
 
-    /// The node that serves a key, as far as the client knows, and the shared connection to this node. `None` if the
-    /// client knows no node, or has no shared connection to the node.
-    pub(crate) fn known_connection(&self, key: &[u8]) -> Option<(Arc<Node>, Awaited<MultiplexedConnection>)> {
-        let node = Arc::clone(locked(&self.routes).get(&self.slot(key))?);
-        let shared = locked(&node.shared).clone()?;
-        Some((node, shared))
-    }
-
     /// A connection to a node for one request alone. When the request drops the connection, the connection closes, and
     /// the server notices that the waiter has left.
-    pub(crate) fn own(&self, node: &Node) -> Awaited<MultiplexedConnection> {
+    pub(crate) fn own(&self, node: &Node) -> Connection {
         let idle = locked(&node.idle).pop().map(|(_, connection)| connection);
         idle.unwrap_or_else(|| self.open(&node.info, AsyncConnectionConfig::new()))
     }
@@ -333,8 +304,14 @@ async fn close_idle(node: Weak<Node>) {
     }
 }
 
-/// The result of `work`, or an error when `work` takes longer than `limit`.
+/// The result of `work`, or an error when `work` takes longer than `limit`. The first poll creates no timer, because the
+/// first poll of a release may happen outside a runtime.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let mut work = pin!(work);
+    if let Poll::Ready(result) = poll!(&mut work) {
+        return result;
+    }
+    yield_now().await;
     timeout(limit, work).await.unwrap_or_else(|_| Err(timed_out()))
 }
 

@@ -11,15 +11,11 @@ use crate::request::Request;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, until};
 use futures_util::future::join_all;
-use std::collections::VecDeque;
-use std::mem::replace;
+use std::mem::swap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
-
-/// The bounds of the pause after a renewal that has failed.
-const RENEWAL_PAUSE: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
 /// The longest pause after any renewal.
 const PAUSE_AFTER_RENEWAL: Duration = Duration::from_millis(50);
@@ -44,9 +40,9 @@ pub(crate) struct State {
     /// When the last lease ends at the latest.
     pub(crate) last_deadline: Instant,
     pub(crate) kind: Kind,
-    /// Other kinds that the tenure may have at the server, after downgrades without a reply. If the server refuses a
-    /// renewal with `kind`, the next renewal names the first of them.
-    pub(crate) other_kinds: VecDeque<Kind>,
+    /// The kind of the last request that had a reply. It differs from `kind` after a downgrade without a reply. If the
+    /// server refuses a renewal with one of the two kinds, the next renewal names the other kind.
+    pub(crate) other_kind: Kind,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
     /// Whether the client renews the leases. This is always true while the client waits for further keys.
@@ -71,16 +67,15 @@ impl State {
 
     /// When to renew next: when a third of the lease has passed. If a renewal has failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
-        let (lease, deadline) = (Duration::from_millis(self.lease), self.deadline);
+        let lease = Duration::from_millis(self.lease);
         // The lease that ends at the hold limit is the last lease, so the client does not renew it.
-        let is_last = self.hold_end.is_some_and(|end| deadline + lease / 100 + TICK >= end);
+        let is_last = self.hold_end.is_some_and(|end| self.deadline + lease / 100 + TICK >= end);
         if self.keys.is_empty() || self.check().is_err() || is_last || !self.is_renewed {
             return None;
         }
-        let now = Instant::now();
-        let [shortest, longest] = RENEWAL_PAUSE;
-        let third = deadline.checked_sub(lease / 3 * 2).filter(|third| *third > now);
-        Some(third.unwrap_or_else(|| now + (lease / 20).clamp(shortest, longest)))
+        let pause = (lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let third = self.deadline.checked_sub(lease / 3 * 2).filter(|third| !until(*third).is_zero());
+        Some(third.unwrap_or_else(|| from_now(pause)))
     }
 }
 
@@ -92,7 +87,7 @@ impl Tenure {
             deadline: from_now(FAR_FUTURE),
             last_deadline: Instant::now(),
             kind,
-            other_kinds: VecDeque::new(),
+            other_kind: kind,
             lease: u64::MAX,
             is_renewed: true,
             since: None,
@@ -102,17 +97,10 @@ impl Tenure {
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
     }
 
-    /// Adds a key. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
-    pub(crate) fn add(
-        &self,
-        name: Arc<OwnedKey>,
-        token: u64,
-        deadline: Instant,
-        lease: u64,
-        since: Option<Instant>,
-    ) {
+    /// Adds keys. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
+    pub(crate) fn add(&self, keys: Tokens, deadline: Instant, lease: u64, since: Option<Instant>) {
         self.state.send_modify(|state| {
-            state.keys.insert(name, token);
+            state.keys.extend(keys);
             state.deadline = state.deadline.min(deadline);
             state.last_deadline = state.last_deadline.max(deadline);
             (state.lease, state.since) = (state.lease.min(lease), state.since.max(since));
@@ -121,17 +109,11 @@ impl Tenure {
 
     /// Adds the keys of another tenure. The first call begins the renewals in the background.
     pub(crate) fn join(self: &Arc<Self>, other: &Self) {
-        let other = other.state();
-        if self.state.borrow().keys.is_empty() {
-            let (tenure, runtime) = (Arc::downgrade(self), self.client.runtime.clone());
-            let breaks = self.client.broken.subscribe();
-            self.client.begin_soon(move || {
-                // Most tenures have ended by now, so they need no task.
-                tenure.upgrade().map(|tenure| runtime.spawn(tenure.renew_until_over(breaks)));
-            });
-        }
-        for (name, token) in other.keys {
-            self.add(name, token, other.deadline, other.lease, other.since);
+        let is_first = self.state.borrow().keys.is_empty();
+        let State { keys, deadline, lease, since, .. } = other.state();
+        self.add(keys, deadline, lease, since);
+        if is_first {
+            self.client.runtime.spawn(Arc::clone(self).renew_until_over());
         }
     }
 
@@ -187,9 +169,9 @@ impl Tenure {
         });
     }
 
-    /// Renews the leases until the tenure is over. `breaks` changes when the client loses a connection.
-    async fn renew_until_over(self: Arc<Self>, mut breaks: watch::Receiver<()>) {
-        let mut changes = self.state.subscribe();
+    /// Renews the leases until the tenure is over.
+    async fn renew_until_over(self: Arc<Self>) {
+        let (mut changes, mut breaks) = (self.state.subscribe(), self.client.broken.subscribe());
         loop {
             changes.mark_unchanged();
             let next = self.state.borrow().next_renewal();
@@ -218,41 +200,27 @@ impl Tenure {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |(name, token)| {
             let mut request = Request::new(&self.client, name, from_now(patience));
-            self.renew_key(*token, &mut request, 6).await
+            self.renew_key(*token, &mut request).await
         });
         let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
         self.check()?;
-        self.extend(&renewed?)
-    }
-
-    /// Sets when the first lease ends, after the client has renewed all leases. `deadlines` are the ends of the new
-    /// leases. If the client has acquired a further key during the renewals, its lease may end earlier, so nothing
-    /// changes.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the tenure has ended.
-    pub(crate) fn extend(&self, deadlines: &[Instant]) -> Result<(), Error> {
+        let ends = renewed?;
         self.change(|state| {
-            if deadlines.len() == state.keys.len() {
-                let ends = deadlines.iter().copied().chain(state.hold_end);
-                state.deadline = ends.min().unwrap_or(state.deadline);
+            // If the client has acquired a further key during the renewals, its lease may end earlier.
+            if ends.len() == state.keys.len() {
+                state.deadline = ends.into_iter().chain(state.hold_end).min().unwrap_or(state.deadline);
             }
         });
         self.check()
     }
 
     /// Sets a new lease for the key of a request, and returns when this lease ends. The time limit of each attempt is
-    /// the lease divided by `part`. The attempts end when the tenure's first lease ends, or when a limit of the request
+    /// a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request
     /// is reached.
     ///
     /// # Errors
     /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
-    pub(crate) async fn renew_key(
-        &self,
-        token: u64,
-        request: &mut Request,
-        part: u64,
-    ) -> Result<Instant, Error> {
+    pub(crate) async fn renew_key(&self, token: u64, request: &mut Request) -> Result<Instant, Error> {
         let name = Arc::clone(&request.name);
         request.deadline = request.deadline.min(self.state.borrow().deadline);
         let response_limit = self.client.settings.response_limit;
@@ -268,16 +236,14 @@ impl Tenure {
             // If the new lease ends before the old lease, the new end applies from now on, because the server may set
             // the new lease even if its reply is lost.
             self.change(|state| state.deadline = state.deadline.min(deadline));
-            let limit = Duration::from_millis((lease / part).saturating_add(1)).min(response_limit);
+            let limit = Duration::from_millis((lease / 6).saturating_add(1)).min(response_limit);
             Ok((name.renew(token, lease, kind), limit))
         });
         let renewed = renewed.await.map_err(|error| {
             if matches!(error.code(), Some("LIMIT" | "ERR")) {
                 self.change(|state| {
-                    if state.kind == asked_kind
-                        && let Some(next) = state.other_kinds.pop_front()
-                    {
-                        state.other_kinds.push_back(replace(&mut state.kind, next));
+                    if state.kind == asked_kind {
+                        swap(&mut state.kind, &mut state.other_kind);
                     }
                 });
             }
@@ -286,7 +252,9 @@ impl Tenure {
         let _: u64 = read(renewed?)?;
         self.change(|state| {
             state.last_deadline = state.last_deadline.max(deadline);
-            state.other_kinds.retain(|_| state.kind != asked_kind);
+            if state.kind == asked_kind {
+                state.other_kind = asked_kind;
+            }
         });
         Ok(deadline)
     }

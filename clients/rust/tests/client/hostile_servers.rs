@@ -185,7 +185,8 @@ async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
     let failed = soon(lock.wait(Duration::from_millis(200)).acquire()).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
-    let failed = soon(client.resume("6d65:30000:1:0:6b:7")).await;
+    let handle = r#"[[[{"key":[107],"owner":[109,101]},7]],30000,{"limit":"Exclusive","weight":null}]"#;
+    let failed = soon(client.resume(handle)).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
     assert!(soon(client.close()).await, "nothing was sent, so there is nothing to release");
     // The Sentinel is silent, and the client knows no primary yet.

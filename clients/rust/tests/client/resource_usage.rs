@@ -2,8 +2,7 @@
 
 use crate::{LONG, calls, client, client_with, granted, soon, url};
 use lockward_client::{Error, Guard, Settings};
-use lockward_tests::{Fate, Proxy, Server, eventually, rounds};
-use std::sync::{Arc, Mutex};
+use lockward_tests::{Server, eventually, rounds};
 use std::time::{Duration, Instant};
 
 async fn see_renewed_once_per_third(count: u64, lease: Duration) {
@@ -115,32 +114,6 @@ async fn connections_of_many_waiters_close_soon_after_they_are_idle() {
         waiter.await.expect("no panic").expect("a tenure");
     }
     eventually("they are closed", || observer.stat("clients", "connected_clients") <= 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_wait_serves_all_keys_of_a_pipeline() {
-    let server = Server::start();
-    let requests = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&requests);
-    let proxy = Proxy::start(server.port(), move |request| {
-        let words: Vec<_> = request.iter().take(2).map(lockward_tests::Reply::text).collect();
-        if ["LOCK.ACQUIRE", "WAIT"].contains(&&*words[0]) {
-            seen.lock().expect("no panic").push(words.join(" "));
-        }
-        Fate::Carried
-    });
-    let client = client_with(&url(proxy.port()), Settings::default());
-    let keys: Vec<String> = (100..200).map(|number| format!("k{number}")).collect();
-    // The second lock uses the idle connection of the first lock.
-    for _ in 0..2 {
-        let lock = client.locks(&keys).lease(LONG).replicas(0, LONG / 2);
-        soon(lock.acquire()).await.expect("a guard").release().await.expect("a release");
-        let pipeline = keys.iter().map(|key| format!("LOCK.ACQUIRE {key}")).chain(["WAIT 0".to_owned()]);
-        let requests = std::mem::take(&mut *requests.lock().expect("no panic"));
-        assert_eq!(requests, pipeline.collect::<Vec<_>>());
-    }
-    // The shared connection, the connection for WAIT, and the connection of the observer.
-    assert_eq!(server.client().stat("clients", "connected_clients"), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
