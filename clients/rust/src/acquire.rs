@@ -73,7 +73,8 @@ impl Lock {
     /// - [`Error::Lost`] when a call that does not wait gets the lock, but loses it before the call returns.
     /// - [`Error::Unreplicated`] when too few [`replicas`](Self::replicas) confirm the grant.
     /// - [`Error::Invalid`] when an option is out of range.
-    /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`.
+    /// - [`Error::Refused`] with the server's own error, such as `MAXWAITERS` or `OOM`, or for slots or a weight out of
+    ///   range.
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.check()?;
         let waits = !self.wait.is_zero();

@@ -55,7 +55,6 @@ mod commands;
 mod error;
 mod guard;
 mod lock;
-mod mutex;
 pub mod redlock;
 mod request;
 mod servers;

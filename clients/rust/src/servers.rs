@@ -6,7 +6,6 @@
 use crate::address::{Address, with_host_and_port};
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::mutex::locked;
 use crate::settings::Settings;
 use futures_util::future::{BoxFuture, FutureExt, Shared, select_ok};
 use futures_util::poll;
@@ -22,7 +21,7 @@ use std::fmt;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -313,6 +312,12 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = RedisR
     }
     yield_now().await;
     timeout(limit, work).await.unwrap_or_else(|_| Err(timed_out()))
+}
+
+/// Locks a mutex, even if a thread has panicked while it held the mutex. No panic can leave the values in these mutexes
+/// half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn timed_out() -> RedisError {

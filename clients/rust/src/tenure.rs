@@ -230,9 +230,8 @@ impl Tenure {
             self.change(|state| state.lease = state.lease.min(longest_lease));
             let State { lease, kind, hold_end, .. } = *self.state.borrow();
             asked_kind = kind;
-            let since = Instant::now();
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end)).max(1)));
-            deadline = lease_end(lease, since);
+            deadline = lease_end(lease, Instant::now());
             // If the new lease ends before the old lease, the new end applies from now on, because the server may set
             // the new lease even if its reply is lost.
             self.change(|state| state.deadline = state.deadline.min(deadline));

@@ -1,9 +1,0 @@
-//! Locks mutexes and ignores poisoning.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex, even if a thread has panicked while it held the mutex. No panic can leave the values in these mutexes
-/// half changed.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
