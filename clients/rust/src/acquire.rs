@@ -180,7 +180,7 @@ impl Lock {
     /// ```no_run
     /// # async fn step() {}
     /// # async fn example(client: lockward_client::Client) -> Result<(), lockward_client::Error> {
-    /// client.lock("scheduler").lead(async |leader| loop {
+    /// client.lead("scheduler", async |leader| loop {
     ///     println!("still the leader, in term {}", leader.token());
     ///     step().await;
     /// }).await

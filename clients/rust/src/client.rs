@@ -62,6 +62,18 @@ impl Client {
         Lock { client, keys, kind, lease, is_renewed: true, hold_limit, wait, replicas, owner }
     }
 
+    /// Runs `work` while this process is the leader for `key`: [`Lock::lead`] with the default options.
+    ///
+    /// # Errors
+    /// The errors of [`Lock::lead`].
+    pub async fn lead<F: Future>(
+        &self,
+        key: impl AsRef<[u8]>,
+        work: impl FnMut(Arc<Guard>) -> F,
+    ) -> Result<F::Output, Error> {
+        self.lock(key).lead(work).await
+    }
+
     /// Continues a tenure of another process. `handle` is the result of [`Guard::handle`] in that process. The client
     /// renews the tenure at once. If the future is dropped, the tenure ends with its lease.
     ///

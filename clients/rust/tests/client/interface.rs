@@ -110,7 +110,7 @@ async fn run_releases_the_lock_after_success_an_error_and_a_panic() {
 async fn a_panic_of_the_leader_releases_the_lock() {
     let server = Server::start();
     let client = client(&server).await;
-    let panicking = client.lock("k").lead(async |_| -> () { panic!("as a test") });
+    let panicking = client.lead("k", async |_| -> () { panic!("as a test") });
     let panicked = futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking)).await;
     assert!(panicked.is_err());
     assert!(soon(client.close()).await);
@@ -171,7 +171,7 @@ async fn after_a_loss_the_leader_leads_again_and_then_another_client_leads() {
     assert!(soon(candidate).await.expect("a term") > 0);
     assert_eq!(terms.load(Ordering::Relaxed), 2);
     // This compiles only if the future of `lead` can move to another task.
-    let task = tokio::spawn(async move { client.lock("k").lead(async |leader| leader.is_held()).await });
+    let task = tokio::spawn(async move { client.lead("k", async |leader| leader.is_held()).await });
     assert!(soon(task).await.expect("no panic").expect("a leader"));
 }
 
@@ -363,7 +363,7 @@ async fn a_database_that_the_server_does_not_have_is_refused() {
     let server = Server::start();
     let client = client_with(&format!("{}/99", url(server.port())), Settings::default().patience(LONG));
     for error in
-        [soon(client.lock("k").acquire()).await.err(), soon(client.lock("k").lead(async |_| ())).await.err()]
+        [soon(client.lock("k").acquire()).await.err(), soon(client.lead("k", async |_| ())).await.err()]
     {
         assert!(matches!(error, Some(Error::Refused { .. })), "{error:?}");
     }
@@ -375,7 +375,7 @@ async fn a_client_of_one_server_refuses_to_follow_a_redirection_of_a_cluster() {
     let (owner, other) = cluster.owner_and_other("k");
     let client = client_with(&url(other.port()), Settings::default().patience(LONG));
     for error in
-        [soon(client.lock("k").acquire()).await.err(), soon(client.lock("k").lead(async |_| ())).await.err()]
+        [soon(client.lock("k").acquire()).await.err(), soon(client.lead("k", async |_| ())).await.err()]
     {
         let error = error.expect("an error");
         assert_eq!(error.code(), Some("MOVED"));
