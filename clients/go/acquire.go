@@ -153,7 +153,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
 	if !c.begin() {
-		return nil, &keyError{ErrClosed, keys[0], nil}
+		return nil, ErrClosed
 	}
 	defer c.running.Done()
 	for isFirst := true; ; isFirst = false {
@@ -344,7 +344,7 @@ func (r *call) readGrant(err error) error {
 func (r *call) readConfirmation(err error) error {
 	err = r.checkNumber(err, true)
 	if r.mayBeHeld = !deniesTenure(err); !r.mayBeHeld {
-		return r.fail(ErrLost, err)
+		return r.fail(ErrLost, r.cause())
 	}
 	return err
 }
@@ -446,7 +446,7 @@ func (r *call) finishRelease() error {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):
 		r.err = nil
 	case deniesTenure(r.err):
-		r.err = r.fail(ErrLost, r.err)
+		r.err = r.fail(ErrLost, r.cause())
 	}
 	return r.err
 }

@@ -123,7 +123,9 @@ func (c *Client) Close() error {
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		c.closeIdle(n)
+		for cn := c.takeIdle(n, time.Time{}, 0); cn != nil; cn = c.takeIdle(n, time.Time{}, 0) {
+			cn.close()
+		}
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
@@ -37,23 +36,20 @@ var past = time.Unix(1, 0)
 // opened. So this package can end the attempt when its context ends.
 type connection struct {
 	net.Conn
-	greeting []byte // what the server has sent first
-	client   *redis.Client
-	conn     *redis.Conn
-	opened   time.Time   // when the connection was opened
-	isReady  bool        // the handshake is over
-	idleEnd  time.Time   // when the idle limit is over
-	watch    *time.Timer // calls watchIdle
-	watched  chan bool   // when watchIdle ends, it sends whether the connection is intact
-
-	unsubscribe auth.UnsubscribeFunc // ends the subscription to a StreamingCredentialsProvider
+	client  *redis.Client
+	opened  time.Time   // when the connection was opened
+	isReady bool        // the handshake is over
+	idleEnd time.Time   // when the idle limit is over
+	watch   *time.Timer // calls watchIdle
+	watched chan bool   // when watchIdle ends, it sends whether the connection is intact
 }
 
-// Read remembers the greeting. A full server sends an error and closes the connection. go-redis takes this error for the answer to HELLO,
-// and goes on.
-func (cn *connection) Read(b []byte) (n int, err error) {
-	if n, err = cn.Conn.Read(b); cn.greeting == nil {
-		cn.greeting = bytes.Clone(b[:n])
+// Read fails if the server is full: such a server sends an error and closes the connection. go-redis would take this error for the
+// answer to HELLO, and go on.
+func (cn *connection) Read(b []byte) (int, error) {
+	n, err := cn.Conn.Read(b)
+	if bytes.HasPrefix(b[:n], []byte("-ERR max number of clients")) {
+		return 0, errors.New(string(bytes.TrimSpace(b[1:n])))
 	}
 	return n, err
 }
@@ -62,14 +58,7 @@ func (cn *connection) Read(b []byte) (n int, err error) {
 func (cn *connection) close() {
 	_ = cn.Close()
 	_ = cn.client.Close()
-	if cn.unsubscribe != nil {
-		_ = cn.unsubscribe()
-	}
 }
-
-// OnNext and OnError do nothing: the connection keeps its credentials until the server closes it.
-func (cn *connection) OnNext(auth.Credentials) {}
-func (cn *connection) OnError(error)           {}
 
 // A node is a server, or the Sentinels' present primary.
 type node struct {
@@ -150,6 +139,7 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	own.MaxRetries = -1                        // only call.ask may repeat a request
 	own.DisableIdentity = true                 // CLIENT SETINFO would cost a round trip
 	own.PoolSize, own.MinIdleConns, own.MaxConcurrentDials = 1, 0, 1
+	own.ConnMaxIdleTime, own.ConnMaxLifetime = -1, -1 // a connection cannot be opened again
 	own.ReadBufferSize, own.WriteBufferSize = 4096, 4096
 	own.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &own
@@ -173,9 +163,6 @@ func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWai
 	own.Addr = "the node" // not the real address: go-redis would close this connection if a MOVED reply named own.Addr
 	own.Dialer = func(context.Context, string, string) (net.Conn, error) { return cn, nil }
 	own.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
-		if line, _, _ := bytes.Cut(cn.greeting, []byte("\r\n")); bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
-			return errors.New(string(line[1:]))
-		}
 		if isLastKnown {
 			if role, err := conn.Do(ctx, "ROLE").Slice(); len(role) == 0 || role[0] != "master" {
 				return cmp.Or(err, errors.New("no Sentinel answers, and the last known primary is a replica"))
@@ -187,47 +174,25 @@ func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWai
 		cn.isReady = err == nil
 		return err
 	}
-	if streaming := own.StreamingCredentialsProvider; streaming != nil {
-		own.StreamingCredentialsProvider = nil // go-redis supports it only for its pool, and panics in cn.conn
-		own.CredentialsProviderContext = func(context.Context) (user, password string, err error) {
-			credentials, unsubscribe, err := streaming.Subscribe(cn)
-			if cn.unsubscribe = unsubscribe; err == nil {
-				user, password = credentials.BasicAuth()
-			}
-			return user, password, err
-		}
-	}
 	cn.client = redis.NewClient(&own)
-	cn.conn = cn.client.Conn()
 	cn.watch = time.AfterFunc(time.Hour, func() { c.watchIdle(cn) })
 	cn.watch.Stop() // keepIdle starts the timer
 	return cn, nil
 }
 
 // keepIdle keeps a connection for the next request. After watchAfter, watchIdle reads from the connection to notice when the server
-// closes the connection. At the idle limit the client closes the connection. keepIdle returns false if the connection has no deadlines.
+// closes the connection. At the idle limit the client closes the connection. keepIdle returns false if the connection has no
+// deadlines, if there are enough idle connections, or if the client is closed.
 func (c *Client) keepIdle(n *node, cn *connection) bool {
 	cn.idleEnd = time.Now().Add(c.idleLimit)
-	if cn.SetReadDeadline(cn.idleEnd) != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open.Err() != nil || len(n.idle) == maxConnections || cn.SetReadDeadline(cn.idleEnd) != nil {
 		return false
 	}
-	c.mu.Lock()
 	cn.watch.Reset(watchAfter)
 	n.idle = append(n.idle, cn)
-	c.mu.Unlock()
-	c.closeIdle(n)
 	return true
-}
-
-// closeIdle closes the oldest idle connections if there are too many. If the client is closed, closeIdle closes all idle connections.
-func (c *Client) closeIdle(n *node) {
-	kept := maxConnections
-	if c.open.Err() != nil {
-		kept = 0
-	}
-	for cn := c.takeIdle(n, time.Time{}, kept); cn != nil; cn = c.takeIdle(n, time.Time{}, kept) {
-		cn.close()
-	}
 }
 
 // watchIdle reads from an idle connection until takeIdle takes the connection, the idle limit is over, or the server closes the
@@ -337,9 +302,9 @@ func (cn *connection) exchange(ctx context.Context, commands []command) (err err
 		_ = cn.Close()           // a connection over SSH has no deadlines
 	})()
 	if len(commands) == 1 { // for one command, Process costs less than a pipeline
-		err = cn.conn.Process(ctx, commands[0])
+		err = cn.client.Process(ctx, commands[0])
 	} else {
-		pipe := cn.conn.Pipeline()
+		pipe := cn.client.Pipeline()
 		for _, command := range commands {
 			_ = pipe.Process(ctx, command)
 		}

@@ -15,75 +15,42 @@ import (
 var (
 	// ErrBusy means that the lock did not become free while the caller waited: other owners hold the lock or wait for it, or the server
 	// is in quarantine. If the deadline of the context ended the wait, the error is also context.DeadlineExceeded.
-	ErrBusy error = &outcome{"others hold it or wait for it", "wait longer, or try again later"}
+	ErrBusy = errors.New("others hold it or wait for it; wait longer, or try again later")
 
 	// ErrLost means that the tenure ended before the program released the lock: another owner may hold the lock now. The text of the
 	// error names the cause. Even if a refused or unanswered request is the cause, the error is not ErrRefused or ErrUnreachable.
-	ErrLost error = &outcome{"it is lost", "stop the work: another owner may hold the lock"}
+	ErrLost = errors.New("it is lost; stop the work: another owner may hold the lock")
 
 	// ErrReleased means that the Lock was released before, or that Handle has ended it.
-	ErrReleased error = &outcome{"it was released", "acquire it again"}
+	ErrReleased = errors.New("it was released; acquire it again")
 
 	// ErrRefused means that the server has answered with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE.
-	ErrRefused error = &outcome{"the server refuses the request", "correct what its answer names"}
+	ErrRefused = errors.New("the server refuses the request")
 
 	// ErrUnreachable means that no server answers within the client's patience, or before the deadline of the context. If the
 	// server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. If
 	// Lock.Guarded returns ErrUnreachable, the command may have run.
-	ErrUnreachable error = &outcome{"no server answers", "try again when a server can be reached"}
+	ErrUnreachable = errors.New("no server answers; try again when a server can be reached")
 
 	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
-	ErrUnreplicated error = &outcome{"too few replicas have confirmed it", "try again when more replicas are connected"}
+	ErrUnreplicated = errors.New("too few replicas have confirmed it; try again when more replicas are connected")
 
 	// ErrClosed means that the client is closed. If Close has ended a lock, the error of this lock is both ErrLost and ErrClosed.
-	ErrClosed error = &outcome{"the client is closed", "use one that is open"}
+	ErrClosed = errors.New("the client is closed; use one that is open")
 
-	errCancelled = &outcome{"the context of the caller has ended", "call again with another context"}
+	errCancelled = errors.New("the context of the caller has ended; call again with another context")
 )
 
-// An outcome says what happened, and what the program can do.
-type outcome struct{ what, todo string }
-
-func (o *outcome) Error() string { return "lockward: " + o.what + "; " + o.todo }
-
-// A keyError is an outcome for one key.
-type keyError struct {
-	outcome error
-	key     string
-	causes  []error // some elements may be nil
-}
-
-func (e *keyError) Error() string {
-	return fmt.Sprintf("lockward: lock %q: %s; %s", e.key, e.what(), e.outcome.(*outcome).todo)
-}
-
-func (e *keyError) what() string {
-	what := e.outcome.(*outcome).what
-	for _, cause := range e.causes {
-		if inner, ok := cause.(*keyError); ok {
-			what += " (" + inner.what() + ")"
-		} else if cause != nil && !strings.Contains(what, cause.Error()) {
-			what += fmt.Sprintf(" (%v)", cause)
+// fail returns an error for the key. It is the outcome, and it is also each of the causes that are not nil.
+func (p *part) fail(outcome error, causes ...error) error {
+	err := fmt.Errorf("lockward: lock %q: %w", p.key, outcome)
+	for _, cause := range causes {
+		if cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w (%w)", err, cause)
 		}
 	}
-	return what
+	return err
 }
-
-// Unwrap returns the outcome and the causes. If the outcome is ErrLost, and a cause is a request that has failed, Unwrap returns the
-// causes of this request but not its outcome. So errors.Is distinguishes a lost lock from a failed request.
-func (e *keyError) Unwrap() []error {
-	all := []error{e.outcome}
-	for _, cause := range e.causes {
-		if inner, ok := cause.(*keyError); ok && e.outcome == ErrLost {
-			all = append(all, inner.causes...)
-		} else {
-			all = append(all, cause)
-		}
-	}
-	return all
-}
-
-func (p *part) fail(outcome error, causes ...error) error { return &keyError{outcome, p.key, causes} }
 
 // contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil.
 func (p *part) contextError(ctx context.Context, failure error) error {

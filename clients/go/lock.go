@@ -223,7 +223,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		}
 		switch isFenced := hasCode(err, "FENCED"); {
 		case isFenced && isRenewed:
-			_ = l.end(p.fail(ErrLost, err))
+			_ = l.end(p.fail(ErrLost, r.cause()))
 			err = l.checkHeld()
 		case isFenced:
 			err = l.renew(ctx, 0) // a server in quarantine restores the tenure

@@ -209,7 +209,7 @@ type streamer struct {
 
 func (s *streamer) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
 	s.subscribers.Add(1)
-	unsubscribe := func() error { s.subscribers.Add(-1); return nil }
+	unsubscribe := sync.OnceValue(func() error { s.subscribers.Add(-1); return nil }) // go-redis may call it twice
 	return auth.NewBasicCredentials("me", s.password.Load().(string)), unsubscribe, nil
 }
 

@@ -162,12 +162,12 @@ func (r *call) finishRenewal(isWanted bool) error {
 		<-r.renewing
 		defer r.wake()
 	}
-	r.refusal = err
+	r.refusal = r.cause()
 	switch ended := r.endReason(r.part); { // only this key, because a check of many keys takes long; watch checks the other keys
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
-		r.finish(r.fail(ErrLost, err))
+		r.finish(r.fail(ErrLost, r.cause()))
 		return context.Cause(r.over)
 	case err == nil:
 		r.extend()

@@ -237,6 +237,14 @@ func (r *call) unexpected() error {
 	return r.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.reply))
 }
 
+// cause returns why the last attempt has failed, without the key and the outcome. It returns nil if the attempt has not failed.
+func (r *call) cause() error {
+	if r.reply == nil {
+		return r.failure
+	}
+	return r.reply.Err()
+}
+
 // sleep waits until a time, or until the context ends.
 func sleep(ctx context.Context, until time.Time) {
 	select {
