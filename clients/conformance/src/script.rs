@@ -257,7 +257,10 @@ impl Player {
                 self.acted = Instant::now();
                 response.give(&request, &self.log);
             }
-            Step::Allow(pattern, response) => self.allowed.push((pattern.clone(), response.clone())),
+            Step::Allow(pattern, response) => {
+                self.allowed.retain(|(known, _)| known != pattern);
+                self.allowed.push((pattern.clone(), response.clone()));
+            }
             Step::Cut => {
                 self.acted = Instant::now();
                 self.server.cut();
@@ -359,10 +362,16 @@ impl Player {
                 return Some((*place, line.at, None));
             }
         }
-        // A step that expects only lines of the worker leaves requests to the next steps.
         let wants_request = |place: &&usize| matches!(group[**place].expected, Expected::Request(_));
-        while left.iter().any(|place| wants_request(&place)) {
-            let request = self.server.next()?;
+        while let Some(request) = self.server.next() {
+            if !left.iter().any(|place| wants_request(&place)) {
+                if self.answers_allowed(&request) {
+                    continue;
+                }
+                // A step that expects only lines of the worker leaves other requests to the next steps.
+                self.server.put_back(request);
+                break;
+            }
             for place in left.iter().filter(wants_request) {
                 let Expected::Request(pattern) = &group[*place].expected else { continue };
                 if self.matches(pattern, &request.words) {

@@ -80,6 +80,11 @@ impl ScriptedServer {
         locked(&self.shared.arrived).pop_front()
     }
 
+    /// Makes a request the next request again.
+    pub(crate) fn put_back(&self, request: Request) {
+        locked(&self.shared.arrived).push_front(request);
+    }
+
     /// Closes all connections. New connections are accepted.
     pub(crate) fn cut(&self) {
         for connection in locked(&self.shared.connections).drain(..).filter_map(|each| each.upgrade()) {
