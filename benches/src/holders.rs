@@ -1,5 +1,6 @@
-//! Curves by the number of holders of one semaphore: CPU for an acquisition and a release by another owner, CPU for the
-//! commands of a holder, and memory for each holder. A release that admits many readers is compared with hand-offs.
+//! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
+//! owner, the CPU time of the commands of a holder, and the memory for each holder. Compares a release that admits many
+//! readers with hand-offs.
 
 use crate::clients::Clients;
 use crate::pipeline::{Batch, Command, Expected, Pipeline};
@@ -136,8 +137,8 @@ fn admit_readers(report: &mut Report) {
     report.row(Row::ratio("holders/readers", what, &admitted, "a hand-off", &handed));
 }
 
-/// Lets client 0 release a lock for which the other clients wait: the release grants the lock to all of them. Returns
-/// the server's CPU for each reader, in nanoseconds.
+/// Lets client 0 release a lock for which all other clients wait as readers. The release grants the lock to all of them.
+/// Returns the server's CPU time for each reader, in nanoseconds.
 fn grant_to_readers(server: &Server, clients: &mut Clients) -> f64 {
     let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
     clients.call(0, &["LOCK.ACQUIRE", "readers", &owner(0), "PX", LONG_LEASE]);

@@ -28,7 +28,7 @@ const SNAPSHOTS: usize = 3;
 const WALK: usize = 10_000;
 /// The memory for a lock and a string, and for the lock on the server that loads the snapshot, in bytes.
 const MEMORY: f64 = 620.0;
-/// The pause between two checks for the end of a snapshot.
+/// How long to wait between two checks whether the snapshot is complete.
 const POLLED: Duration = Duration::from_millis(2);
 
 /// A server that is filled step by step, with locks or with strings that have a TTL.

@@ -34,7 +34,7 @@ pub fn measure(report: &mut Report) {
     report.row(row.target(Target::AtMost(1024.0)));
 }
 
-/// Bytes of used memory for each key. `make` makes a request from a key and its owner.
+/// The bytes of used memory for each key. `make` returns the request that creates a key for an owner.
 fn of_key(make: impl Fn(&str, &str) -> Vec<u8>) -> Series {
     let server = start(&[]);
     let before = used_memory(&mut server.client());

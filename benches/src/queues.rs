@@ -289,7 +289,7 @@ impl QueuesThread {
         Self { tasks, thread }
     }
 
-    /// Runs a function on the thread, and returns its result.
+    /// Runs a function on the thread of the queues, and returns the result of the function.
     pub fn run<T: Send + 'static>(&self, what: impl FnOnce(&mut Queues) -> T + Send + 'static) -> T {
         let (reply, answer) = channel();
         let task: Task = Box::new(move |queues| drop(reply.send(what(queues))));

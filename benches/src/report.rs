@@ -131,8 +131,8 @@ impl Report {
         Ok(())
     }
 
-    /// The tables of docs/performance.md and docs/scale.md: the comparisons, the stalls, a table for each stage that
-    /// has curves, and what a million clients need.
+    /// The tables for docs/performance.md and docs/scale.md. These are the comparisons, the stalls, a table for each
+    /// stage with curves, and the sizing tables.
     fn tables(&self, server: &str) -> String {
         let (curves, figures): (Vec<&Row>, Vec<&Row>) = self.rows.iter().partition(|row| row.at.is_some());
         let is_stall = |row: &&Row| row.theirs.is_some() && ![Unit::Times, Unit::Cheaper].contains(&row.unit);

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What has been spent until an instant, or in an interval.
+/// The resources that the server has used until an instant, or during an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
     /// The CPU time of all processes of the server, in seconds.

@@ -236,8 +236,8 @@ impl Request {
             "TRYAGAIN" | "UNBLOCKED" | "SUPERSEDED" | "NOREPLICAS" if self.runs_once => return true,
             "BUSY" | "TRYAGAIN" | "SUPERSEDED" => {}
             "MISCONF" if self.is_release => {}
-            // The node may have left the cluster, or another server may become the primary. So the client asks another node,
-            // or the Sentinels.
+            // The node may have left the cluster, or another server may become the primary. So the client looks up the
+            // primary again, at another node of the cluster or at the Sentinels.
             "CLUSTERDOWN" | "LOADING" => _ = self.client.note_silence(node, None),
             // Another server may be the primary now. It may have the same address, so the client opens a new
             // connection.

@@ -23,8 +23,8 @@ pub fn tenures_never_overlap(history: &History, bounds: &Bounds) -> Vec<Violatio
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
         let mut held: Vec<_> = of_key.iter().filter_map(|tenure| Some((tenure.held?.from, tenure))).collect();
         held.sort_by_key(|(from, _)| *from);
-        // The tenures that are held when the next tenure begins. Limits only grow, so the sum of the weights can exceed a
-        // limit only at the beginning of a tenure.
+        // `present` has the tenures that are held at the beginning of `tenure`. Limits only grow, so the sum of the weights
+        // can exceed a limit only at the beginning of a tenure.
         let mut present: Vec<&Tenure<'_>> = Vec::new();
         for (now, tenure) in held {
             present.retain(|other| end(other) > now);

@@ -102,8 +102,8 @@ final class Tenure {
     }
 
     /**
-     * Stores a hold that the server has granted: the first hold of the tenure, or a re-entry. A re-entry never shortens the lease. The
-     * caller must then call {@link LockwardClient#watch}.
+     * Stores a hold that the server has granted. It is the first hold of the tenure, or a re-entry. A re-entry never shortens the lease.
+     * The caller must then call {@link LockwardClient#watch}.
      *
      * @param count how many holds the owner now has at the server
      */
