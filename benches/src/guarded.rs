@@ -8,7 +8,7 @@ use crate::request::{LEASE, load, request};
 use crate::results::{Row, Series, Target};
 use crate::server::{cost, start};
 
-/// How the commands are sent: in words, the number of connections, and the number of commands in flight on each
+/// How the commands are sent: a description, the number of connections, and the number of commands in flight on each
 /// connection. Clients usually send commands one by one.
 const LOADS: [(&str, usize, usize); 2] = [("one by one", 1, 1), ("pipelined", 50, 16)];
 const ROUNDS: usize = 23;

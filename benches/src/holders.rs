@@ -36,7 +36,8 @@ const WORKS: [Work; 3] = [
     }),
 ];
 
-/// How connections send requests: in words, the number of connections, and the number of commands in flight on each.
+/// How connections send requests: a description, the number of connections, and the number of commands in flight on each
+/// connection.
 const SENDING: [(&str, usize, usize); 2] = [("", 1, 1), (", pipelined", 10, 16)];
 
 fn acquire(key: &str, who: usize) -> Command {

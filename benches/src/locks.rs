@@ -1,5 +1,5 @@
-//! Curves by the number of locks of a server: CPU for each pair and renewal, memory, snapshots and their loading.
-//! Strings with a TTL are measured for comparison.
+//! Measures a server with different numbers of locks: the CPU time of a pair and of a renewal, the memory, and how long
+//! the server saves and loads a snapshot. Strings with a TTL are measured for comparison.
 
 use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
@@ -71,7 +71,7 @@ impl Store {
         (used_memory(&mut self.control) - self.empty) / self.count as f64
     }
 
-    /// The CPU for a pair on a free lock.
+    /// The CPU time for a pair on a free lock.
     fn pair(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % 100_000_000;
@@ -79,7 +79,7 @@ impl Store {
         })
     }
 
-    /// The CPU for a renewal.
+    /// The CPU time for a renewal.
     fn renewal(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % store.count;
@@ -112,7 +112,7 @@ impl Store {
         begin.elapsed().as_nanos() as f64
     }
 
-    /// The CPU for loading the snapshot into another server, in nanoseconds.
+    /// The CPU time for loading the snapshot into another server, in nanoseconds.
     fn load(&mut self) -> f64 {
         let spent = |config: &[&str]| CpuClock::of(start(config).pid()).settled().as_nanos() as f64;
         let nothing = spent(&[]);

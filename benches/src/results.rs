@@ -185,8 +185,8 @@ impl Row {
         }
     }
 
-    /// The median of `ours` divided by the median of `theirs`. The noise is that of the series of ratios, one ratio for
-    /// each round.
+    /// The median of `ours` divided by the median of `theirs`. The noise is the noise of
+    /// the ratios of the rounds.
     pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
         let (measured, noise) = (ours.median() / theirs.median(), ours.ratios(theirs).noise());
         Self { measured, noise, ..Self::figure(name, what, Unit::Times, ours).against(against, theirs) }

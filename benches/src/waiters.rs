@@ -1,5 +1,6 @@
-//! Curves by the number of waiting clients: CPU for a wait and for a hand-off, and memory. Either all clients wait for
-//! one lock, or each client waits for its own lock. For comparison, the stage also measures BLPOPs that LPUSH serves.
+//! Measures a server with different numbers of waiting clients: the CPU time of a wait and of a hand-off, and the
+//! memory. Either all clients wait for one lock, or each client waits for its own lock. For comparison, the stage also
+//! measures BLPOPs that LPUSH serves.
 
 use crate::placement::{Place, be_client_of};
 use crate::plot::Plot;

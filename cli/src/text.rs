@@ -7,7 +7,7 @@ use console::Alignment;
 use redis::{FromRedisValue, ParsingError, Value};
 use serde::{Serialize, Serializer};
 
-/// A key or an owner. As text, it looks as [`show`] says. In JSON, only bytes that are not UTF-8 are escaped.
+/// A key or an owner. [`show`] makes its text. In JSON, only bytes that are not UTF-8 are escaped.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name(pub(crate) Vec<u8>);
 
