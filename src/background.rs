@@ -51,9 +51,9 @@ pub fn tick() {
     }
     info_section::notice_reset_now_and_then();
     state::with(State::forget_sockets);
-    if state::with(|state| !state.store.follows() && state.replication_audience.can_be_known()) {
-        let none = replication_audience::is_absent();
-        state::with(|state| state.replication_audience.found(none));
+    if state::with(|state| !state.store.follows() && state.audience_can_be_known) {
+        let no_audience = replication_audience::is_absent();
+        state::with(|state| state.no_audience = no_audience);
     }
     rearm();
 }
@@ -155,7 +155,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
                     state::with(|state| state.store.queues.keep(name.db(), name.bytes(), place, limits, now));
                 }
             }
-            WriteGate::Refused | WriteGate::Down => {
+            WriteGate::Refused => {
                 state::with(|state| state.pending.put_back(undelivered));
                 return hold_back(now);
             }
@@ -173,7 +173,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
         let (name, gate) = name_and_gate(context, db, &key);
         match gate {
             WriteGate::Open => transaction::put_back(context, &name),
-            WriteGate::Refused | WriteGate::Down => {
+            WriteGate::Refused => {
                 state::with(|state| state.store.put_back_later((db, key)));
                 return hold_back(now);
             }
@@ -228,7 +228,7 @@ fn serve_queue(context: Context, queue: QueueId, changed: bool, now: Instant, sl
             }
             true
         }
-        WriteGate::Refused | WriteGate::Down => {
+        WriteGate::Refused => {
             state::with(|state| {
                 if changed {
                     state.store.queues.set_changed(queue, now.after(RETRY));

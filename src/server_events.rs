@@ -205,7 +205,7 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.become_replica();
         state.pending.drop_undelivered();
         state.store.queues.queues().collect()
@@ -215,30 +215,20 @@ pub fn became_replica() {
 pub fn became_primary() {
     let now = mono();
     state::with(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.become_primary(now);
     });
-}
-
-/// A replica begins to load a new data set, and serves its old data set meanwhile.
-pub fn async_loading_begins() {
-    state::with(|state| state.store.begin_async_loading());
-}
-
-/// The server uses the new data set if `loaded` is true, and has discarded the new data set otherwise.
-pub fn async_loading_ends(loaded: bool) {
-    state::with(|state| state.store.end_async_loading(loaded));
 }
 
 /// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive the
 /// changes of locks.
 pub fn audience_may_come() {
-    state::with(|state| state.replication_audience.may_come());
+    state::with(|state| state.no_audience = false);
 }
 
 pub fn loading_begins(from: Loading) {
     state::with(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.begin_loading(from);
     });
 }
@@ -247,7 +237,7 @@ pub fn loading_begins(from: Loading) {
 pub fn loading_ends() {
     let now = mono();
     recheck(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.end_loading(now);
         state.store.queues.queues().collect()
     });

@@ -9,7 +9,6 @@
 
 use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;
-use crate::replication_audience::ReplicationAudience;
 use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
@@ -31,8 +30,10 @@ pub struct State {
     pub wakeup_timer: WakeupTimer,
     /// The positions of the sweeps through waited-for and dropped locks.
     pub sweeps: Sweeps,
-    /// Whether there is an audience for replicated changes.
-    pub replication_audience: ReplicationAudience,
+    /// Whether there is certainly no audience for replicated changes, see [`crate::replication_audience`].
+    pub no_audience: bool,
+    /// Whether the module can find out on this server that there is no audience.
+    pub audience_can_be_known: bool,
     /// The snapshot keys that exist now.
     pub snapshot_keys: Vec<LockName>,
     /// The sockets of clients that have waited.

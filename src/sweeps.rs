@@ -98,7 +98,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
                     let (Ok(()) | Err(WrongType)) =
                         transaction::run(context, &name, |decision| decision.expire_and_serve());
                 }
-                WriteGate::Refused | WriteGate::Down => {}
+                WriteGate::Refused => {}
                 WriteGate::NotServed => state::with(|state| state.break_dropped(&name, now)),
             }
         }

@@ -9,7 +9,7 @@ use crate::command_time;
 use crate::effects_buffer::EffectsBuffer;
 use crate::server::internal_commands::APPLY;
 use crate::server::{
-    BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
+    BlockedClient, Content, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn,
 };
 use crate::state::{self, OwnWrite, State};
 use crate::statistics::count;
@@ -122,7 +122,7 @@ pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
 #[inline(never)]
 pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
     if !context.replicate(APPLY, name, payload) {
-        log(Level::Warning, "the server does not know LOCK._APPLY: replicas and the AOF miss a change");
+        warn("the server does not know LOCK._APPLY: replicas and the AOF miss a change");
     }
 }
 
@@ -132,7 +132,7 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
     // Without an audience, the module does not encode the changes, but replicates the running command verbatim. So a
     // command must be running.
-    if context.is_of_command() && state.replication_audience.none() {
+    if context.is_of_command() && state.no_audience {
         buffer.decided.effects.skip_replication();
     }
     buffer

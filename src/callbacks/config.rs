@@ -1,7 +1,7 @@
 //! The callbacks of the settings.
 
-use crate::panics::{Callback, catch_panic};
-use crate::server::{Context, Level, api, log, string_bytes};
+use crate::panics::catch_panic;
+use crate::server::{Context, api, string_bytes, warn};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use lockward_core::parse_i64;
@@ -40,13 +40,10 @@ fn warn_of_contradiction() {
     let shortened = shortened_default_lease();
     let Ok(last) = LAST.lock().map(|mut last| mem::replace(&mut *last, shortened)) else { return };
     if let Some((set, is)) = shortened.filter(|_| shortened != last) {
-        log(
-            Level::Warning,
-            &format!(
-                "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}, \
+        warn(&format!(
+            "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}, \
                  so the default lease is {is} ms"
-            ),
-        );
+        ));
     }
 }
 
@@ -94,12 +91,12 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
 }
 
 fn wrong<T>(text: &str) -> Option<T> {
-    log(Level::Warning, text);
+    warn(text);
     None
 }
 
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
-    catch_panic(Callback::Config, 0, || {
+    catch_panic("Config", 0, || {
         // SAFETY: the pointer is the setting that `register_one` passed to the server.
         unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, Setting::get)
     })
@@ -111,7 +108,7 @@ unsafe extern "C" fn set(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    catch_panic(Callback::Config, raw::REDISMODULE_ERR as c_int, || {
+    catch_panic("Config", raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: the pointer is the setting that `register_one` passed to the server.
         if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
             let before = quarantine();
@@ -130,6 +127,6 @@ unsafe extern "C" fn apply(
     _setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    catch_panic(Callback::Config, (), warn_of_contradiction);
+    catch_panic("Config", (), warn_of_contradiction);
     raw::REDISMODULE_OK as c_int
 }

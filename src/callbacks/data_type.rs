@@ -1,6 +1,6 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
-use crate::panics::{Callback, catch_panic};
+use crate::panics::{catch_panic, catch_panic_on_any_thread};
 use crate::server::{Context, KeyName, api, clock, internal_commands, lock_allocation, set_lock_type};
 use crate::{server_events, state, stored};
 use lockward_core::{Db, FencingToken, Lock, encoding};
@@ -100,7 +100,7 @@ pub unsafe fn with_loaded_string<R>(io: *mut raw::RedisModuleIO, read: impl FnOn
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
+    catch_panic("RdbLoad", ptr::null_mut(), || {
         if version != ENCODING {
             stored::warn_of_version(version);
             return ptr::null_mut();
@@ -112,7 +112,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    catch_panic(Callback::RdbSave, (), || {
+    catch_panic("RdbSave", (), || {
         // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
@@ -127,7 +127,7 @@ unsafe extern "C" fn aof_rewrite(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    catch_panic(Callback::AofRewrite, (), || {
+    catch_panic("AofRewrite", (), || {
         // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         let mut payload = Vec::new();
@@ -149,13 +149,13 @@ unsafe extern "C" fn aof_rewrite(
 unsafe extern "C" fn free(value: *mut c_void) {
     // The server may call this function on another thread. SAFETY: `value` is a lock that the module gave to the
     // server, and the server gives the lock back once.
-    catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
+    catch_panic_on_any_thread("Free", (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
 /// The cost of freeing a lock. The server frees a lock with many holders on another thread. The module itself deletes
 /// only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
-    catch_panic(Callback::Free, 1, || {
+    catch_panic_on_any_thread("Free", 1, || {
         // SAFETY: `value` is valid for this call.
         unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
     })
@@ -166,7 +166,7 @@ unsafe extern "C" fn mem_usage(
     value: *const c_void,
     _samples: usize,
 ) -> usize {
-    catch_panic(Callback::MemUsage, 0, || {
+    catch_panic("MemUsage", 0, || {
         // SAFETY: `value` is valid for this call, and is an allocation of the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
@@ -174,7 +174,7 @@ unsafe extern "C" fn mem_usage(
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
-    catch_panic(Callback::Digest, (), || {
+    catch_panic("Digest", (), || {
         // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // The digest must be the same on a primary and its replica. Each server stores the deadline by its own clock,
@@ -207,7 +207,7 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 /// The server has passed context and value to the running callback.
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    catch_panic(Callback::Unlink, (), || {
+    catch_panic("Unlink", (), || {
         // SAFETY: the caller promises a valid context and value, and the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
@@ -226,7 +226,7 @@ unsafe extern "C" fn defrag(
     _key: *mut raw::RedisModuleString,
     value: *mut *mut c_void,
 ) -> c_int {
-    catch_panic(Callback::Defrag, 0, || {
+    catch_panic("Defrag", 0, || {
         // SAFETY:
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
         // - `DefragAlloc` either moves an allocation and frees the old place, or returns null and changes

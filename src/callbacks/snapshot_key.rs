@@ -2,7 +2,7 @@
 //! see [`crate::snapshot`]. In memory the key has no value of its own, because the dropped locks are in the store.
 
 use super::data_type::{NO_METHODS, create_type, with_loaded_string};
-use crate::panics::{Callback, catch_panic};
+use crate::panics::catch_panic;
 use crate::server::{Context, api, internal_commands, set_snapshot_key_type, string_bytes};
 use crate::snapshot::{self, Carried};
 use lockward_core::{Db, encoding};
@@ -33,7 +33,7 @@ pub fn register(context: Context) -> bool {
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
-    catch_panic(Callback::RdbSave, (), || {
+    catch_panic("RdbSave", (), || {
         // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
@@ -50,7 +50,7 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) 
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
+    catch_panic("RdbLoad", ptr::null_mut(), || {
         if version != ENCODING {
             return ptr::null_mut();
         }
@@ -90,7 +90,7 @@ unsafe extern "C" fn aof_rewrite(
     _key: *mut raw::RedisModuleString,
     _value: *mut c_void,
 ) {
-    catch_panic(Callback::AofRewrite, (), || {
+    catch_panic("AofRewrite", (), || {
         // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let append =

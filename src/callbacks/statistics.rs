@@ -1,7 +1,7 @@
 //! The callback of INFO.
 
 use crate::info_section::{self, Field};
-use crate::panics::{Callback, catch_panic};
+use crate::panics::catch_panic;
 use crate::server::{Context, api};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -17,7 +17,7 @@ unsafe extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_repor
     if for_crash_report != 0 {
         return; // the crash may have interrupted any operation of the server or of the module
     }
-    catch_panic(Callback::Statistics, (), || {
+    catch_panic("Statistics", (), || {
         // SAFETY: `info` is valid for this call, and the text is constant.
         let asked_for = unsafe { api!(RedisModule_InfoAddSection(info, c"".as_ptr())) };
         if asked_for != raw::REDISMODULE_OK as c_int {

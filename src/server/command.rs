@@ -1,7 +1,7 @@
 //! Commands as the server registers them: name, flags, key, arguments and documentation.
 
 use super::context::Context;
-use super::log::{Level, log};
+use super::log::warn;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::{mem, ptr};
@@ -165,7 +165,7 @@ pub fn add_category(context: Context) -> bool {
     // SAFETY: the context is valid while the server loads the module, and the server copies the name.
     let added = unsafe { add(context.as_ptr(), name.as_ptr()) } == raw::REDISMODULE_OK as c_int;
     if !added {
-        log(Level::Warning, "the ACL category @lock exists already, so the module does not add it");
+        warn("the ACL category @lock exists already, so the module does not add it");
     }
     added
 }
@@ -184,7 +184,7 @@ pub fn register_command(
         api!(RedisModule_CreateCommand(context, name, entry_point, info.flags.as_ptr(), key, key, key))
     };
     if created != raw::REDISMODULE_OK as c_int {
-        log(Level::Warning, &format!("the command {} exists already", info.name.to_string_lossy()));
+        warn(&format!("the command {} exists already", info.name.to_string_lossy()));
         return false;
     }
     // SAFETY: the command was created above under this name.

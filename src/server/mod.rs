@@ -42,7 +42,7 @@ pub use functions::{is_recent_enough, known, version};
 pub use inner_command::{InnerCommand, InnerRefused, report_keys};
 pub use key::{Content, OpenKey, WrongType, set_lock_type, set_snapshot_key_type};
 pub use key_name::{KeyName, string_bytes};
-pub use log::{Level, log};
+pub use log::{notice, warn};
 pub use module_context::{create as create_module_context, module_context};
 pub use shared::{Shared, in_use, set_main_thread};
 pub use socket::Socket;
