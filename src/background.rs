@@ -11,8 +11,8 @@
 //! the module does not ask.
 
 use crate::command_time;
-use crate::info_section;
 use crate::replication_audience;
+use crate::server::info::MonotonicStats;
 use crate::server::{Context, KeyName, WriteGate, WrongType, clock, lock_allocation, mono};
 use crate::settings;
 use crate::slice::Slice;
@@ -21,7 +21,7 @@ use crate::statistics::count;
 use crate::sweeps;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
+use lockward_core::{Completion, Counters, Db, Instant, LimitReached, Outcome, QueueId, Span};
 
 /// How long the module works before it lets the server serve clients again, in microseconds. The limit is a
 /// time and not a count, because the cost of one piece of work varies.
@@ -49,13 +49,26 @@ pub fn tick() {
     if state::with(|state| !state.store.has_unlinked()) {
         command_time::stop_watching();
     }
-    info_section::notice_reset_now_and_then();
+    let now = mono();
+    if state::with(|state| state.statistics.look_is_due(now)) {
+        notice_reset();
+    }
     state::with(State::forget_sockets);
     if state::with(|state| !state.store.follows() && state.audience_can_be_known) {
         let no_audience = replication_audience::is_absent();
         state::with(|state| state.no_audience = no_audience);
     }
     rearm();
+}
+
+/// Resets the statistics if CONFIG RESETSTAT was given.
+pub fn notice_reset() {
+    let server = MonotonicStats::read();
+    state::with(|state| {
+        if state.statistics.reset_with_server(server) {
+            state.store.counters = Counters::default();
+        }
+    });
 }
 
 pub fn rearm() {
@@ -143,13 +156,13 @@ fn end_reached_waits(now: Instant, slice: Slice) {
 /// Takes back each hold whose client left before the reply was sent, and serves the next waiters.
 fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
-        let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
+        let Some(((db, key), token)) = undelivered.to_pass_on() else { continue };
+        let (name, gate) = name_and_gate(context, *db, key);
         match gate {
             WriteGate::Open => {
                 // If the key holds another type now, the tenure is over.
-                let passed_on = transaction::run(context, &name, |decision| {
-                    decision.pass_on(&undelivered.owner, undelivered.token)
-                });
+                let passed_on =
+                    transaction::run(context, &name, |decision| decision.pass_on(&undelivered.owner, token));
                 if let (Ok(true), Some(place)) = (passed_on, undelivered.place) {
                     let limits = settings::waiter_limits();
                     state::with(|state| state.store.queues.keep(name.db(), name.bytes(), place, limits, now));

@@ -14,7 +14,6 @@ mod commands;
 mod effects_buffer;
 mod errors;
 mod eviction;
-mod info_section;
 mod panics;
 mod pending_replies;
 mod replicated;

@@ -1,13 +1,12 @@
 //! LOCK.GUARD key token [command [arg ...]]
 
 use super::command::{Command, only_clients};
+use super::holding::with_lock;
 use crate::arguments::Arguments;
+use crate::command_time;
 use crate::errors::Error;
-use crate::server::{
-    Argument, CommandInfo, Content, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY, OpenKey,
-};
-use crate::{command_time, state, transaction};
-use lockward_core::{Fencing, FencingToken, Instant};
+use crate::server::{Argument, CommandInfo, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY};
+use lockward_core::{Fencing, FencingToken};
 
 pub struct Guard;
 
@@ -46,23 +45,10 @@ impl Command for Guard {
 /// command ends its tenure.
 fn check(context: Context, key: &KeyName<'_>, token: FencingToken) -> Result<(), Error> {
     let now = command_time::of(context).mono;
-    match fencing(context, key, token, now)? {
+    let (fencing, _) = with_lock(context, key, now, |lock| lock.map(|lock| lock.fencing(token, now)))?;
+    match fencing.unwrap_or(Fencing::Free) {
         Fencing::Held => Ok(()),
         Fencing::Free => Err(Error::Fenced(None)),
         Fencing::HeldWith(latest) => Err(Error::Fenced(Some(latest))),
-    }
-}
-
-fn fencing(context: Context, key: &KeyName<'_>, token: FencingToken, now: Instant) -> Result<Fencing, Error> {
-    match OpenKey::for_read(context, key).content() {
-        Content::Lock(lock) => Ok(lock.fencing(token, now)),
-        Content::Missing => Ok(state::with(|state| {
-            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
-            dropped.map_or(Fencing::Free, |lock| lock.fencing(token, now))
-        })),
-        Content::WrongType => {
-            transaction::break_dropped(key, now);
-            Err(Error::WrongType)
-        }
     }
 }

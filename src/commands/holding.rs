@@ -2,7 +2,8 @@
 
 use crate::errors::Error;
 use crate::server::{Content, Context, KeyName, OpenKey};
-use crate::{state, transaction};
+use crate::state::{self, State};
+use crate::transaction;
 use lockward_core::{Holder, Instant, Load, Lock};
 
 /// Who holds a lock now.
@@ -30,24 +31,36 @@ pub fn holding(
     most: usize,
     now: Instant,
 ) -> Result<Option<Holding>, Error> {
-    let mut open = OpenKey::for_read(context, key);
-    match open.content() {
+    let mut any_over = false;
+    let (holding, in_keyspace) = with_lock(context, key, now, |lock| {
+        let lock = lock?;
+        let holding = Holding::of(lock, most, now);
+        any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
+        holding
+    })?;
+    if any_over && in_keyspace {
+        transaction::clear_away(context, key);
+    }
+    Ok(holding)
+}
+
+/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock. Returns the answer
+/// of `read`, and whether the lock is in the keyspace.
+pub fn with_lock<R>(
+    context: Context,
+    key: &KeyName<'_>,
+    now: Instant,
+    read: impl FnOnce(Option<&Lock>) -> R,
+) -> Result<(R, bool), Error> {
+    match OpenKey::for_read(context, key).content() {
+        Content::Lock(lock) => Ok((read(Some(lock)), true)),
+        Content::Missing => {
+            let dropped = |state: &mut State| read(state.store.dropped_locks.get(key.db(), key.bytes()));
+            Ok((state::with(dropped), false))
+        }
         Content::WrongType => {
             transaction::break_dropped(key, now);
             Err(Error::WrongType)
         }
-        Content::Lock(lock) => {
-            let holding = Holding::of(lock, most, now);
-            let any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
-            drop(open);
-            if any_over {
-                transaction::clear_away(context, key);
-            }
-            Ok(holding)
-        }
-        Content::Missing => Ok(state::with(|state| {
-            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
-            dropped.and_then(|lock| Holding::of(lock, most, now))
-        })),
     }
 }

@@ -9,7 +9,7 @@ use super::shared::on_main_thread;
 use super::strings::ArgumentStrings;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
+use std::{ptr, slice};
 
 /// Why the module refuses an inner command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,7 @@ pub enum InnerRefused {
 
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
-    /// The name, which ends in NUL. An array saves an allocation for each call.
-    name: [u8; LONGEST_NAME + 1],
+    name: &'a CStr,
     /// The command's name and arguments.
     strings: &'a [*mut raw::RedisModuleString],
 }
@@ -41,24 +40,15 @@ impl<'a> InnerCommand<'a> {
         let strings = rest.as_slice();
         let Some(name) = strings.first() else { return Ok(None) };
         // SAFETY: the strings are valid for 'a.
-        let name = unsafe { string_bytes(*name) };
-        if is_own(name) {
+        let name = unsafe { command_name(*name) }.ok_or(InnerRefused::NoSuchCommand)?;
+        if is_own(name.to_bytes()) {
             return Err(InnerRefused::OwnCommand);
         }
         // Valkey aborts when a module calls WAIT or WAITAOF in a script.
-        if [&b"wait"[..], b"waitaof"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
+        if [&b"wait"[..], b"waitaof"].iter().any(|other| name.to_bytes().eq_ignore_ascii_case(other)) {
             return Err(InnerRefused::WaitsForReplicas);
         }
-        let mut copied = [0; LONGEST_NAME + 1];
-        match copied.get_mut(..name.len()).filter(|_| may_be_name(name)) {
-            Some(copy) => copy.copy_from_slice(name),
-            None => return Err(InnerRefused::NoSuchCommand),
-        }
-        Ok(Some(Self { name: copied, strings }))
-    }
-
-    fn name(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
+        Ok(Some(Self { name, strings }))
     }
 
     /// Runs the inner command with the client's rights, and sends the reply. The server makes the same checks as for
@@ -80,7 +70,7 @@ impl<'a> InnerCommand<'a> {
     /// the module does not know the flags, so any command may block. If the server can return a promise (Redis from 7.2
     /// on, and Valkey), the module calls such a command in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
-        let known = known_command(self.name());
+        let known = known_command(self.name);
         let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)
             || context.flags().in_transaction_or_script();
         let (as_client, as_server) = match known {
@@ -105,7 +95,7 @@ impl<'a> InnerCommand<'a> {
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 context.as_ptr(),
-                self.name().as_ptr(),
+                self.name.as_ptr(),
                 mode.as_ptr(),
                 arguments.as_ptr(),
                 arguments.len(),
@@ -127,7 +117,7 @@ impl<'a> InnerCommand<'a> {
     /// text.
     fn no_permission(&self, text: &[u8]) -> String {
         let what = if text.ends_with(b"subcommand.") {
-            let name = self.name().to_bytes().to_ascii_lowercase();
+            let name = self.name.to_bytes().to_ascii_lowercase();
             return format!(
                 "NOPERM this user has no permissions to run the '{}' command",
                 name.escape_ascii()
@@ -144,9 +134,21 @@ impl<'a> InnerCommand<'a> {
 /// The beginning of the error of Redis 7.0 when the user may not run a command that a module calls.
 const OLD_ACL_ERROR: &[u8] = b"ERR acl verification failed, ";
 
-/// Whether a command may have this name.
-fn may_be_name(name: &[u8]) -> bool {
-    name.len() <= LONGEST_NAME && !name.contains(&0)
+/// The name of a command; `None` if no command can have this name.
+///
+/// # Safety
+/// `string` is valid and unchanged for `'a`.
+unsafe fn command_name<'a>(string: *const raw::RedisModuleString) -> Option<&'a CStr> {
+    // SAFETY: the caller promises a valid string. The server stores a NUL after the bytes of each string, so that
+    // modules can use the string as a C string.
+    let with_nul = unsafe {
+        let name = string_bytes(string);
+        if name.len() > LONGEST_NAME {
+            return None;
+        }
+        slice::from_raw_parts(name.as_ptr(), name.len().saturating_add(1))
+    };
+    CStr::from_bytes_with_nul(with_nul).ok()
 }
 
 fn is_own(name: &[u8]) -> bool {
@@ -183,8 +185,7 @@ pub unsafe fn report_keys(
         let inner = argv.get(at..).unwrap_or_default();
         // The module does not report the keys of an inner command that it refuses to run: a command of this module, or
         // a name that no command can have.
-        let is_refused = |name: &[u8]| is_own(name) || !may_be_name(name);
-        if inner.first().is_none_or(|name| is_refused(string_bytes(*name))) {
+        if inner.first().and_then(|name| command_name(*name)).is_none_or(|name| is_own(name.to_bytes())) {
             return true;
         }
         let keys = if on_main_thread() { known_keys(context, inner) } else { keys_by_server(context, inner) };
