@@ -12,10 +12,10 @@
 
 use crate::command_time;
 use crate::replication_audience;
+use crate::server::clock::Slice;
 use crate::server::info::MonotonicStats;
 use crate::server::{Context, KeyName, WriteGate, WrongType, clock, lock_allocation, mono};
 use crate::settings;
-use crate::slice::Slice;
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::sweeps;

@@ -11,9 +11,7 @@ mod background;
 mod callbacks;
 mod command_time;
 mod commands;
-mod effects_buffer;
 mod errors;
-mod eviction;
 mod panics;
 mod pending_replies;
 mod replicated;
@@ -22,7 +20,6 @@ mod replication_audience;
 mod server;
 mod server_events;
 mod settings;
-mod slice;
 mod snapshot;
 mod state;
 mod statistics;
@@ -100,7 +97,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         if global_flags().replica() {
             server::subscriptions::subscribe_async_loading();
         }
-        eviction::check();
+        config::warn_of_eviction();
         notice(concat!("Lockward ", env!("CARGO_PKG_VERSION")));
         raw::REDISMODULE_OK as c_int
     })

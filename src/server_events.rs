@@ -9,8 +9,8 @@
 //! server has neither evicted nor expired it.
 
 use crate::server::{
-    Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
-    mono, subscriptions, watch_commands,
+    Caller, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context, mono,
+    subscriptions, watch_commands,
 };
 use crate::state::{self, State};
 use crate::statistics::count;
@@ -68,7 +68,7 @@ pub fn command_begins(caller: Caller) {
             let context = module_context();
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
-            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Ok(None));
             // The present command may store a new value in the key of the unlinked lock, and the server's timer may
             // evict this value before the next command begins. The event of a new key then shows that the unlinked
             // lock was not evicted.
@@ -93,7 +93,7 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;
     }
-    if let Content::Lock(lock) = OpenKey::to_look(context, name).content() {
+    if let Ok(Some(lock)) = OpenKey::to_look(context, name).content() {
         let here = (name.db(), name.bytes().into());
         state::with(|state| state.pending.moved(lock, &here));
     }

@@ -6,12 +6,9 @@
 //! the changes as events.
 
 use crate::command_time;
-use crate::effects_buffer::EffectsBuffer;
 use crate::server::internal_commands::APPLY;
-use crate::server::{
-    BlockedClient, Content, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn,
-};
-use crate::state::{self, OwnWrite, State};
+use crate::server::{BlockedClient, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn};
+use crate::state::{self, EffectsBuffer, OwnWrite, State};
 use crate::statistics::count;
 use lockward_core::{
     Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, Now, Outcome, Propagation, Waits,
@@ -31,15 +28,15 @@ pub fn run<R>(
     let now = command_time::of(context);
     let mut new = None;
     let (lock, before) = match key.content() {
-        Content::WrongType => {
+        Err(WrongType) => {
             break_dropped(name, now.mono);
             return Err(WrongType);
         }
-        Content::Lock(lock) => {
+        Ok(Some(lock)) => {
             let before = lock.expires_at();
             (lock, Some(before))
         }
-        Content::Missing => (&mut **new.insert(lock_allocation::spare()), None),
+        Ok(None) => (&mut **new.insert(lock_allocation::spare()), None),
     };
     let (answer, mut buffer) = state::with(|state| {
         if before.is_some() {
@@ -97,7 +94,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);
     // If the key holds another value, the sweep ends the dropped lock.
-    let Content::Missing = key.content() else { return };
+    let Ok(None) = key.content() else { return };
     let Some(lock) = state::with(|state| state.store.take_to_put_back(name, now)) else { return };
     let mut payload = Vec::new();
     encoding::append_lock(&mut payload, &lock, now);

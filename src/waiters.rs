@@ -2,9 +2,9 @@
 
 use crate::errors::Error;
 use crate::pending_replies::PendingReply;
+use crate::server::clock::Slice;
 use crate::server::{BlockedClient, Context, KeyName, Socket, mono, subscriptions};
 use crate::settings;
-use crate::slice::Slice;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
@@ -171,17 +171,8 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     }
 }
 
-/// Why a client leaves its wait queue without a reply of the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// The client has disconnected, or the server has ended the wait.
-    Disconnected,
-    /// CLIENT UNBLOCK ends the wait as the wait limit would.
-    Unblocked,
-}
-
 /// The client leaves its wait queue, because it has disconnected or because the server itself has ended the wait.
-pub fn leave(client: BlockedClient, leaving: Leaving) {
+pub fn leave(client: BlockedClient, absence: Absence) {
     // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
     // already unblocked or will be soon, and must not be unblocked here again.
     if drop_reply(client) {
@@ -189,10 +180,6 @@ pub fn leave(client: BlockedClient, leaving: Leaving) {
     }
     let now = mono();
     let was_waiting = state::with(|state| {
-        let absence = match leaving {
-            Leaving::Disconnected => Absence::Disconnected,
-            Leaving::Unblocked => Absence::LimitReached,
-        };
         let left = state.store.queues.leave(client, absence, now).is_some();
         if state.store.is_replica() {
             // Valkey 9 may end a wait after it has reported that this server is a replica.
@@ -200,9 +187,9 @@ pub fn leave(client: BlockedClient, leaving: Leaving) {
         }
         if left {
             state.rearm(now);
-            count(match leaving {
-                Leaving::Disconnected => &mut state.statistics.disconnected,
-                Leaving::Unblocked => &mut state.statistics.wait_limits_reached,
+            count(match absence {
+                Absence::Disconnected => &mut state.statistics.disconnected,
+                Absence::LimitReached => &mut state.statistics.wait_limits_reached,
             });
         }
         left

@@ -3,7 +3,8 @@
 use crate::errors::Error;
 use crate::panics::catch_panic;
 use crate::server::{BlockedClient, Context};
-use crate::waiters::{self, Leaving};
+use crate::waiters;
+use lockward_core::Absence;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -31,7 +32,7 @@ pub unsafe extern "C" fn on_disconnect(
 ) {
     catch_panic("Disconnect", (), || {
         if let Some(handle) = NonNull::new(handle) {
-            waiters::leave(BlockedClient::with_handle(handle), Leaving::Disconnected);
+            waiters::leave(BlockedClient::with_handle(handle), Absence::Disconnected);
         }
     });
 }
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn on_unblock(
     let context = unsafe { Context::new(context) };
     catch_panic("Unblock", (), || {
         if let Some(client) = BlockedClient::of_callback(context) {
-            waiters::leave(client, Leaving::Unblocked);
+            waiters::leave(client, Absence::LimitReached);
         }
     });
     context.reply_null_array();

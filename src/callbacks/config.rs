@@ -1,7 +1,7 @@
-//! The callbacks of the settings.
+//! The callbacks of the settings, and warnings about settings.
 
 use crate::panics::catch_panic;
-use crate::server::{Context, api, string_bytes, warn};
+use crate::server::{Context, api, info, string_bytes, warn};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use lockward_core::parse_i64;
@@ -32,6 +32,23 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
         warn_of_contradiction();
     }
     loaded
+}
+
+/// The setting of the server that decides whether keys are evicted.
+pub const EVICTION_POLICY: &[u8] = b"maxmemory-policy";
+
+/// Warns if the policy of the server allows evictions. The warning is also logged when there is no memory limit,
+/// because a limit may be set later. Every lock has a TTL, so every policy except noeviction evicts locks too.
+pub fn warn_of_eviction() {
+    let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
+    if policy != b"noeviction" {
+        warn(&format!(
+            "maxmemory-policy is {}: at maxmemory the server evicts locks that are held. The module keeps these \
+                 locks in memory beside the keyspace, so an eviction frees little memory. Set maxmemory-policy to \
+                 noeviction, or keep the locks on a separate server.",
+            policy.escape_ascii()
+        ));
+    }
 }
 
 /// If the settings contradict each other, this function warns once and names the default lease that the module uses.

@@ -1,9 +1,10 @@
 //! Callbacks of the server's events and of keyspace events, of the timer, and at the beginning and the end of commands.
 
+use super::config;
 use crate::panics::catch_panic;
 use crate::server::subscriptions::subscribe_server_event;
 use crate::server::{self, Context, KeyName, OpenKey, version};
-use crate::{background, command_time, eviction, server_events, snapshot, state};
+use crate::{background, command_time, server_events, snapshot, state};
 use lockward_core::{Db, Loading};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn on_server_event(
             server_events::audience_may_come();
             // SAFETY: this event comes with this structure, which is valid through the call.
             if unsafe { names_policy(data.cast()) } {
-                eviction::check();
+                config::warn_of_eviction();
             }
         }),
         _ => {}
@@ -106,7 +107,7 @@ unsafe fn names_policy(changed: *const raw::RedisModuleConfigChange) -> bool {
         let Some(changed) = changed.as_ref() else { return false };
         let count = usize::try_from(changed.num_changes).unwrap_or_default();
         let names = slice::from_raw_parts(changed.config_names, count);
-        names.iter().any(|name| CStr::from_ptr(*name).to_bytes() == eviction::POLICY)
+        names.iter().any(|name| CStr::from_ptr(*name).to_bytes() == config::EVICTION_POLICY)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The present holders of a lock, for the commands that only read.
 
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey};
+use crate::server::{Context, KeyName, OpenKey, WrongType};
 use crate::state::{self, State};
 use crate::transaction;
 use lockward_core::{Holder, Instant, Load, Lock};
@@ -53,14 +53,14 @@ pub fn with_lock<R>(
     read: impl FnOnce(Option<&Lock>) -> R,
 ) -> Result<(R, bool), Error> {
     match OpenKey::for_read(context, key).content() {
-        Content::Lock(lock) => Ok((read(Some(lock)), true)),
-        Content::Missing => {
+        Ok(Some(lock)) => Ok((read(Some(lock)), true)),
+        Ok(None) => {
             let dropped = |state: &mut State| read(state.store.dropped_locks.get(key.db(), key.bytes()));
             Ok((state::with(dropped), false))
         }
-        Content::WrongType => {
+        Err(WrongType) => {
             transaction::break_dropped(key, now);
-            Err(Error::WrongType)
+            Err(WrongType.into())
         }
     }
 }

@@ -25,15 +25,6 @@ pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
 #[derive(Debug)]
 pub struct WrongType;
 
-/// What an open key holds.
-pub enum Content<'a> {
-    /// Nothing.
-    Missing,
-    Lock(&'a mut Lock),
-    /// Something that is not a lock.
-    WrongType,
-}
-
 /// An open key, which is closed when this value is dropped. If a key whose TTL has passed is opened for
 /// writing, the server first deletes the key, and calls back into the module for this.
 pub struct OpenKey<'a> {
@@ -76,15 +67,15 @@ impl<'a> OpenKey<'a> {
         (!self.key.is_null()).then(|| Db(unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.key)) }))
     }
 
-    /// What the key holds.
-    pub fn content(&mut self) -> Content<'_> {
+    /// The lock in the key; `None` if the key does not exist.
+    pub fn content(&mut self) -> Result<Option<&mut Lock>, WrongType> {
         // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
         if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
             // SAFETY: the key is open, or null, which the API allows.
             let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
             let is_missing = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-            return if is_missing { Content::Missing } else { Content::WrongType };
+            return if is_missing { Ok(None) } else { Err(WrongType) };
         }
         // SAFETY: the key is open.
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();
@@ -92,10 +83,7 @@ impl<'a> OpenKey<'a> {
         // - a value of our type was made by `lock_allocation::give`, in `create` or in the type's load callback;
         // - the value lives as long as the key, and `self` is borrowed while the reference is used;
         // - all code runs under the server's lock, and the key is opened only once at a time.
-        match unsafe { self.value.as_mut() } {
-            Some(lock) => Content::Lock(lock),
-            None => Content::WrongType,
-        }
+        unsafe { self.value.as_mut() }.map(Some).ok_or(WrongType)
     }
 
     /// Stores `lock` and its TTL in a key that holds nothing. A free lock is not stored.

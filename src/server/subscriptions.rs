@@ -5,10 +5,9 @@
 //! events only when it first needs them. Afterwards the module stays subscribed, because not every server lets a module
 //! unsubscribe.
 
-use super::context::Context;
+use super::context::{Context, module_context};
 use super::entry_points::entry_points;
 use super::info;
-use super::module_context::module_context;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::LazyLock;
