@@ -38,17 +38,14 @@ impl<'a> Arguments<'a> {
             Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
             Err(error) => return Err(error.into()),
         };
-        let (most, quarantine) = (settings::max_lease(), settings::quarantine());
-        match lease {
-            Some(lease) if lease <= most && quarantine.is_none_or(|quarantine| lease <= quarantine) => {
-                Ok(lease)
-            }
-            // The error names the smaller of the two limits, because a lease of that length is within both limits.
-            _ => Err(match quarantine {
-                Some(quarantine) if quarantine < most => Error::LongerThanQuarantine(command, quarantine),
-                _ => Error::LongerThanMaxLease(command, most),
-            }),
-        }
+        // The quarantine could not protect a lease that is longer than the quarantine. The error names the smaller of
+        // the two limits, because a lease of that length is within both limits.
+        let most = settings::max_lease();
+        let (most, setting) = match settings::quarantine() {
+            Some(quarantine) if quarantine < most => (quarantine, "lock.quarantine"),
+            Some(_) | None => (most, "lock.max-lease"),
+        };
+        lease.filter(|lease| *lease <= most).ok_or(Error::LeaseTooLong(command, most, setting))
     }
 }
 

@@ -6,8 +6,7 @@
 //! the changes as events.
 
 use crate::command_time;
-use crate::server::internal_commands::APPLY;
-use crate::server::{BlockedClient, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn};
+use crate::server::{APPLY, BlockedClient, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn};
 use crate::state::{self, EffectsBuffer, OwnWrite, State};
 use crate::statistics::count;
 use lockward_core::{

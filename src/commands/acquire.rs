@@ -8,7 +8,7 @@ use crate::statistics::count;
 use crate::waiters::{self, Wait};
 use crate::{settings, state, transaction};
 use lockward_core::arguments::{ParseError, check_mode, option, set_once};
-use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
+use lockward_core::{AcquireRequest, Acquired, Owner, Slots};
 use uuid::Uuid;
 
 const NAME: &str = "lock.acquire";
@@ -43,7 +43,7 @@ impl Command for Acquire {
         only_clients(context)?;
         let mut due = None;
         let acquired = transaction::run(context, &parsed.key, |decision| {
-            let acquired = decision.acquire(&parsed.request);
+            let acquired = decision.acquire(&parsed.wait.request);
             if acquired == Ok(Acquired::Busy) {
                 // After a change, the server notifies other modules. These modules may free the lock before this client
                 // is in the wait queue, so Lockward must decide on the lock again at once.
@@ -56,20 +56,16 @@ impl Command for Acquire {
                 if grant.holds > 1 || !grant.counted {
                     state::with(|state| state.pending.claim(grant.token));
                 }
-                let minted = parsed.minted.then_some(&parsed.request.owner);
+                let minted = parsed.wait.minted.then_some(&parsed.wait.request.owner);
                 waiters::reply_grant(context, grant, minted);
             }
-            Acquired::Busy => match parsed.block {
-                Some(wait_limit) if !context.flags().must_not_block() => {
-                    let Parsed { request, minted, keep, .. } = parsed;
-                    let wait = Wait { request, wait_limit, keep, minted };
-                    waiters::park(context, &parsed.key, wait, due)?;
-                }
-                Some(_) | None => {
-                    state::with(|state| count(&mut state.statistics.busy));
-                    context.reply_null_array();
-                }
-            },
+            Acquired::Busy if parsed.blocks && !context.flags().must_not_block() => {
+                waiters::park(context, &parsed.key, parsed.wait, due)?;
+            }
+            Acquired::Busy => {
+                state::with(|state| count(&mut state.statistics.busy));
+                context.reply_null_array();
+            }
         }
         Ok(())
     }
@@ -77,11 +73,9 @@ impl Command for Acquire {
 
 struct Parsed<'a> {
     key: KeyName<'a>,
-    request: AcquireRequest,
-    minted: bool,
-    /// Whether the client waits, and for how long at most.
-    block: Option<Option<Span>>,
-    keep: Option<Span>,
+    wait: Wait,
+    /// Whether the client waits.
+    blocks: bool,
 }
 
 impl<'a> Parsed<'a> {
@@ -111,7 +105,9 @@ impl<'a> Parsed<'a> {
         }
         let slots = slots.unwrap_or(Slots::EXCLUSIVE);
         let lease = lease.unwrap_or_else(settings::default_lease);
-        Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots, weight }, minted, block, keep })
+        let request = AcquireRequest { owner, lease, holds, slots, weight };
+        let wait = Wait { request, wait_limit: block.flatten(), keep, minted };
+        Ok(Self { key, wait, blocks: block.is_some() })
     }
 }
 

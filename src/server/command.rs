@@ -28,6 +28,12 @@ pub struct CommandInfo {
     pub complexity: &'static CStr,
 }
 
+/// Carries changes of a lock to replicas and the AOF.
+pub const APPLY: &CStr = c"LOCK._APPLY";
+
+/// Asks the server whether it accepts a write.
+pub const GATE: &CStr = c"lock._gate";
+
 /// The ACL category of the commands for clients.
 pub const OWN_CATEGORY: &str = "lock";
 

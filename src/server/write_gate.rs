@@ -1,8 +1,8 @@
 //! Whether the server accepts a write that no client has sent.
 
 use super::call_reply::CallReply;
+use super::command::GATE;
 use super::context::Context;
-use super::internal_commands::GATE;
 use super::key_name::KeyName;
 use std::ffi::CStr;
 
