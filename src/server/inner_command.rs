@@ -211,16 +211,12 @@ unsafe fn known_keys(
     let Some(command) = known_command_or_sub(&words).filter(|command| command.takes(words.len())) else {
         return by_server();
     };
-    if let Some(keys) = command.keys(words.len()) {
+    if let Some(keys) = command.keys(&words) {
         return keys;
-    }
-    let keys = by_server();
-    if keys.is_empty() {
-        return command.counted_keys(&words);
     }
     // The server names no flags if it has not used the command's key specifications.
     let flags = |(position, flags)| (position, if flags == 0 { command.flags_at(position) } else { flags });
-    keys.into_iter().map(flags).collect()
+    by_server().into_iter().map(flags).collect()
 }
 
 /// The positions of the keys of a command, as the server finds them, and the flags of each key (0 if the
