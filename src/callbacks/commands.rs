@@ -4,7 +4,7 @@ use crate::arguments::Arguments;
 use crate::commands::{self, Command};
 use crate::errors::Error;
 use crate::panics::{catch_panic, catch_panic_on_any_thread};
-use crate::server::{ArgumentStrings, Context, KeyUse, add_category, register_command, report_keys};
+use crate::server::{Context, KeyUse, add_category, argument_strings, register_command, report_keys};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::slice;
@@ -47,10 +47,8 @@ unsafe extern "C" fn on_command<C: Command>(
     // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::of_command(context) };
     let done = catch_panic("Command", Err(Error::Internal), || {
-        let count = usize::try_from(argc).unwrap_or_default();
         // SAFETY: the server passes `argc` strings, which are valid until this call returns.
-        let strings = unsafe { ArgumentStrings::new(slice::from_raw_parts(argv, count)) };
-        C::run(context, Arguments::new(context.db(), strings))
+        C::run(context, Arguments::new(unsafe { argument_strings(argv, argc) }))
     });
     if let Err(error) = done {
         error.reply(context);

@@ -1,7 +1,7 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms [KEEP ms]] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
 use super::command::{Command, LEASE, MODE, only_clients};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key, read_lease};
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::statistics::count;
@@ -39,7 +39,7 @@ impl Command for Acquire {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let parsed = Parsed::parse(arguments)?;
+        let parsed = Parsed::parse(context, arguments)?;
         only_clients(context)?;
         let mut due = None;
         let acquired = transaction::run(context, &parsed.key, |decision| {
@@ -79,8 +79,8 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
-        let key = arguments.key()?;
+    fn parse(context: Context, mut arguments: Arguments<'a>) -> Result<Self, Error> {
+        let key = read_key(context, &mut arguments)?;
         let owner = arguments.required()?;
         let minted = owner == b"*";
         let owner = if minted { mint() } else { Owner::new(owner) }.ok_or(ParseError::Owner)?;
@@ -88,8 +88,8 @@ impl<'a> Parsed<'a> {
         let (mut slots, mut weight) = (None, None);
         while let Some(name) = arguments.option() {
             match name {
-                option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
-                option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
+                option::PX => set_once(&mut lease, read_lease(&mut arguments, 1, NAME)?)?,
+                option::EX => set_once(&mut lease, read_lease(&mut arguments, 1_000, NAME)?)?,
                 option::BLOCK => set_once(&mut block, arguments.wait_limit()?)?,
                 option::KEEP => set_once(&mut keep, arguments.keep()?)?,
                 option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,

@@ -2,7 +2,7 @@
 
 use super::command::{Command, only_clients};
 use super::holding::with_lock;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key};
 use crate::command_time;
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY};
@@ -28,7 +28,7 @@ impl Command for Guard {
     };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let key = arguments.key()?;
+        let key = read_key(context, &mut arguments)?;
         let token = arguments.token()?;
         let command = InnerCommand::parse(arguments.rest())?;
         only_clients(context)?;

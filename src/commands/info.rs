@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::holding::holding;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key};
 use crate::errors::Error;
 use crate::server::{Argument, BlockedClient, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{command_time, state};
@@ -25,7 +25,7 @@ impl Command for Info {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let (key, shown) = parse(arguments)?;
+        let (key, shown) = parse(context, arguments)?;
         let now = command_time::of(context).mono;
         let Some(holding) = holding(context, &key, shown.holders, now)? else {
             context.reply_null_array();
@@ -59,9 +59,9 @@ struct Shown {
     waiters: Option<usize>,
 }
 
-fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error> {
+fn parse<'a>(context: Context, mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, Shown), Error> {
     const HOLDERS: usize = 100;
-    let key = arguments.key()?;
+    let key = read_key(context, &mut arguments)?;
     let (mut holders, mut waiters) = (None, None);
     while let Some(name) = arguments.option() {
         match name {

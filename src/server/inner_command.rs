@@ -6,7 +6,7 @@ use super::context::Context;
 use super::key_name::string_bytes;
 use super::known_commands::{LONGEST_NAME, known_command, known_command_or_sub};
 use super::shared::on_main_thread;
-use super::strings::ArgumentStrings;
+use super::strings::{ArgumentString, ArgumentStrings};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::{ptr, slice};
@@ -31,7 +31,7 @@ pub enum InnerRefused {
 pub struct InnerCommand<'a> {
     name: &'a CStr,
     /// The command's name and arguments.
-    strings: &'a [*mut raw::RedisModuleString],
+    strings: &'a [ArgumentString<'a>],
 }
 
 impl<'a> InnerCommand<'a> {
@@ -40,7 +40,7 @@ impl<'a> InnerCommand<'a> {
         let strings = rest.as_slice();
         let Some(name) = strings.first() else { return Ok(None) };
         // SAFETY: the strings are valid for 'a.
-        let name = unsafe { command_name(*name) }.ok_or(InnerRefused::NoSuchCommand)?;
+        let name = unsafe { command_name(name.as_ptr()) }.ok_or(InnerRefused::NoSuchCommand)?;
         if is_own(name.to_bytes()) {
             return Err(InnerRefused::OwnCommand);
         }
@@ -97,7 +97,7 @@ impl<'a> InnerCommand<'a> {
                 context.as_ptr(),
                 self.name.as_ptr(),
                 mode.as_ptr(),
-                arguments.as_ptr(),
+                arguments.as_ptr().cast::<*mut raw::RedisModuleString>(),
                 arguments.len(),
             )))
         };

@@ -41,5 +41,5 @@ pub use key_name::{KeyName, string_bytes};
 pub use log::{notice, warn};
 pub use shared::{Shared, in_use, set_main_thread};
 pub use socket::Socket;
-pub use strings::ArgumentStrings;
+pub use strings::{ArgumentStrings, argument_strings};
 pub use write_gate::WriteGate;
