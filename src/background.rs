@@ -13,15 +13,14 @@
 use crate::command_time;
 use crate::replication_audience;
 use crate::server::clock::Slice;
-use crate::server::info::MonotonicStats;
-use crate::server::{Context, KeyName, WriteGate, WrongType, clock, lock_allocation, mono};
+use crate::server::{Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono};
 use crate::settings;
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::sweeps;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Counters, Db, Instant, LimitReached, Outcome, QueueId, Span};
+use lockward_core::{Completion, Counters, Db, Instant, LimitReached, NameRef, Outcome, QueueId, Span};
 
 /// How long the module works before it lets the server serve clients again, in microseconds. The limit is a
 /// time and not a count, because the cost of one piece of work varies.
@@ -63,7 +62,7 @@ pub fn tick() {
 
 /// Resets the statistics if CONFIG RESETSTAT was given.
 pub fn notice_reset() {
-    let server = MonotonicStats::read();
+    let server = info::monotonic_stats();
     state::with(|state| {
         if state.statistics.reset_with_server(server) {
             state.store.counters = Counters::default();
@@ -96,7 +95,10 @@ pub fn work(context: Context) {
     });
     if follows {
         state::with(|state| state.pending.drop_undelivered());
-        end_waits_at_replica(slice);
+        // Only a primary grants locks.
+        if state::with(|state| state.store.is_replica()) {
+            waiters::end_all_waits(Outcome::BecameReplica, mono(), slice);
+        }
         drop_discarded(slice);
         return;
     }
@@ -165,7 +167,7 @@ fn pass_on(context: Context, now: Instant, slice: Slice) {
                     transaction::run(context, &name, |decision| decision.pass_on(&undelivered.owner, token));
                 if let (Ok(true), Some(place)) = (passed_on, undelivered.place) {
                     let limits = settings::waiter_limits();
-                    state::with(|state| state.store.queues.keep(name.db(), name.bytes(), place, limits, now));
+                    state::with(|state| state.store.queues.keep(name.db(), name.key(), place, limits, now));
                 }
             }
             WriteGate::Refused => {
@@ -257,13 +259,4 @@ fn serve_queue(context: Context, queue: QueueId, changed: bool, now: Instant, sl
             true
         }
     }
-}
-
-/// Ends the waits if this server is a replica, because only a primary grants locks.
-fn end_waits_at_replica(slice: Slice) {
-    let now = mono();
-    let queues: Vec<QueueId> = state::with(|state| {
-        if state.store.is_replica() { state.store.queues.queues().collect() } else { Vec::new() }
-    });
-    waiters::end_waits_in_queues(queues, Outcome::BecameReplica, now, slice);
 }

@@ -81,7 +81,7 @@ pub fn command_begins(caller: Caller) {
 
 /// A client has set a TTL. Waited-for keys with short names need no check here, because the sweeps visit them.
 pub fn ttl_set(name: &KeyName<'_>) {
-    if name.bytes().len() > LONGEST_SWEPT_KEY {
+    if name.key().len() > LONGEST_SWEPT_KEY {
         let now = mono();
         state::with(|state| state.recheck_lock(name, now));
     }
@@ -94,7 +94,7 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
         return;
     }
     if let Ok(Some(lock)) = OpenKey::to_look(context, name).content() {
-        let here = (name.db(), name.bytes().into());
+        let here = (name.db(), name.key().into());
         state::with(|state| state.pending.moved(lock, &here));
     }
 }

@@ -27,8 +27,7 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     if cluster == Some(ClusterState::Down) {
         // Not every server ends the waits itself when its cluster is down, so the module ends the waits. The module
         // does not wait until the cluster is up again, because another node may serve the key then.
-        let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
-        waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
+        waiters::end_all_waits(Outcome::NotServed, now, slice);
         return false;
     }
     for (queue, (db, key)) in queues {

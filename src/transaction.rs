@@ -10,8 +10,8 @@ use crate::server::{APPLY, BlockedClient, Context, KeyName, OpenKey, WrongType, 
 use crate::state::{self, EffectsBuffer, OwnWrite, State};
 use crate::statistics::count;
 use lockward_core::{
-    Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, Now, Outcome, Propagation, Waits,
-    encoding,
+    Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, NameRef, Now, Outcome, Propagation,
+    Waits, encoding,
 };
 
 /// Runs `decide` on the lock in `name`, and carries out the effects.
@@ -57,7 +57,7 @@ pub fn run<R>(
         key.create(new);
     }
     if let Some(waits) = &mut buffer.decided.waits
-        && name.bytes().len() > LONGEST_SWEPT_KEY
+        && name.key().len() > LONGEST_SWEPT_KEY
     {
         // The sweeps leave out long keys. So the module must decide again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
@@ -108,7 +108,7 @@ pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
     state::with(|state| {
-        let dropped = state.store.dropped_locks.get(name.db(), name.bytes());
+        let dropped = state.store.dropped_locks.get(name.db(), name.key());
         encoding::append_dropped_lock(&mut payload, dropped, now);
     });
     replicate(context, name, &payload);

@@ -8,8 +8,8 @@ use crate::settings;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    Absence, AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, QueueId, Span,
-    WaitRequest,
+    Absence, AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, NameRef, Outcome, Owner, QueueId,
+    Span, WaitRequest,
 };
 
 /// A wait that is about to begin.
@@ -30,7 +30,7 @@ pub struct Wait {
 /// [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
 /// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
-    let (db, key) = (name.db(), name.bytes());
+    let (db, key) = (name.db(), name.key());
     let Wait { request, wait_limit, keep, minted } = wait;
     state::with(|state| state.store.queues.may_join(db, key, &request, settings::waiter_limits()))
         .map_err(Error::Full)?;
@@ -100,8 +100,9 @@ pub fn end_wait(completion: Completion<BlockedClient>) {
     client.unblock();
 }
 
-/// Ends the waits in these queues until the slice is over.
-pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
+/// Ends all waits, until the slice is over.
+pub fn end_all_waits(outcome: Outcome, now: Instant, slice: Slice) {
+    let queues: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
     for queue in queues {
         end_waits_in(queue, outcome, now, slice);
         if slice.is_over() {

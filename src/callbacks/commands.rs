@@ -34,11 +34,11 @@ unsafe extern "C" fn on_command<C: Command>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    if let Some(at) = C::INFO.key.and_then(KeyUse::inner_command) {
+    if let Some(KeyUse::ReadBeforeCommand) = C::INFO.key {
         let reported = catch_panic_on_any_thread("Keys", true, || {
             let count = usize::try_from(argc).unwrap_or_default();
             // SAFETY: the server's context and strings are valid for this call.
-            unsafe { report_keys(context, slice::from_raw_parts(argv, count), at) }
+            unsafe { report_keys(context, slice::from_raw_parts(argv, count)) }
         });
         if reported {
             return raw::REDISMODULE_OK as c_int;

@@ -5,7 +5,7 @@ use crate::panics::catch_panic;
 use crate::server::subscriptions::subscribe_server_event;
 use crate::server::{self, Context, KeyName, OpenKey, version};
 use crate::{background, command_time, server_events, snapshot, state};
-use lockward_core::{Db, Loading};
+use lockward_core::{Db, Loading, NameRef};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;

@@ -4,7 +4,7 @@ use crate::errors::Error;
 use crate::server::{Context, KeyName, OpenKey, WrongType};
 use crate::state::{self, State};
 use crate::transaction;
-use lockward_core::{Holder, Instant, Load, Lock};
+use lockward_core::{Holder, Instant, Load, Lock, NameRef};
 
 /// Who holds a lock now.
 pub struct Holding {
@@ -44,8 +44,8 @@ pub fn holding(
     Ok(holding)
 }
 
-/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock. Returns the answer
-/// of `read`, and whether the lock is in the keyspace.
+/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock. Returns the
+/// answer of `read`, and whether the lock is in the keyspace.
 pub fn with_lock<R>(
     context: Context,
     key: &KeyName<'_>,
@@ -55,7 +55,7 @@ pub fn with_lock<R>(
     match OpenKey::for_read(context, key).content() {
         Ok(Some(lock)) => Ok((read(Some(lock)), true)),
         Ok(None) => {
-            let dropped = |state: &mut State| read(state.store.dropped_locks.get(key.db(), key.bytes()));
+            let dropped = |state: &mut State| read(state.store.dropped_locks.get(key.db(), key.key()));
             Ok((state::with(dropped), false))
         }
         Err(WrongType) => {

@@ -152,14 +152,6 @@ impl KeyUse {
             Self::WriteUnseen => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
         }
     }
-
-    /// The position of the inner command, for a command with an inner command.
-    pub const fn inner_command(self) -> Option<usize> {
-        match self {
-            Self::ReadBeforeCommand => Some(3),
-            Self::Read | Self::Write | Self::WriteUnseen => None,
-        }
-    }
 }
 
 /// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. On other servers a module cannot add a
@@ -216,7 +208,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.lastkey = 0;
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
-        if key.inner_command().is_some() {
+        if matches!(key, KeyUse::ReadBeforeCommand) {
             // The server asks the module for the positions and the true flags of the keys of the inner command.
             let any_use = KeyUse::Write.flags() | raw::REDISMODULE_CMD_KEY_INCOMPLETE;
             inner.flags = any_use.into();

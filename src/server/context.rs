@@ -154,6 +154,12 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithLongLong(self.raw, number)) };
     }
 
+    /// Replies with a name and a number, as a part of a map.
+    pub fn reply_field(self, name: &[u8], number: u64) {
+        self.reply_bytes(name);
+        self.reply_integer(number);
+    }
+
     /// Replies with a bulk string.
     pub fn reply_bytes(self, bytes: &[u8]) {
         // SAFETY: the context is valid, and the server copies the bytes.
@@ -251,11 +257,11 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
-    /// Calls the module's entry point once, when the running command is over. If the command runs in a transaction, script
-    /// or function, the server makes this call when the whole transaction, script or function is over.
+    /// Calls the module's entry point once, when the running command is over. If the command runs in a transaction,
+    /// script or function, the server makes this call when the whole transaction, script or function is over.
     ///
-    /// Returns false if the server will not make this call: on Redis 7.0, while the server loads data, and on a read-only
-    /// replica.
+    /// Returns false if the server will not make this call: on Redis 7.0, while the server loads data, and on a
+    /// read-only replica.
     pub fn call_when_over(self) -> bool {
         // SAFETY: the context is valid, and the callback takes no data.
         let status = unsafe {

@@ -155,8 +155,11 @@ fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
 
-/// Reports to the server the keys of a command that has an inner command at position `at`: the first
-/// argument, and the keys of the inner command. Returns false if the server does not ask for keys but runs
+/// The position of the inner command among the words of its command.
+const INNER_COMMAND: usize = 3;
+
+/// Reports to the server the keys of a command that has an inner command: the first argument, and the keys of the inner
+/// command. Returns false if the server does not ask for keys but runs
 /// the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
@@ -165,11 +168,7 @@ fn is_own(name: &[u8]) -> bool {
 ///
 /// # Safety
 /// The server has passed the context and the strings to the running callback.
-pub unsafe fn report_keys(
-    context: *mut raw::RedisModuleCtx,
-    argv: &[*mut raw::RedisModuleString],
-    at: usize,
-) -> bool {
+pub unsafe fn report_keys(context: *mut raw::RedisModuleCtx, argv: &[*mut raw::RedisModuleString]) -> bool {
     // SAFETY: the caller promises a valid context and valid strings. These functions need no client.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {
@@ -182,14 +181,14 @@ pub unsafe fn report_keys(
         if argv.len() > 1 {
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
-        let inner = argv.get(at..).unwrap_or_default();
+        let inner = argv.get(INNER_COMMAND..).unwrap_or_default();
         // The module does not report the keys of an inner command that it refuses to run: a command of this module, or
         // a name that no command can have.
         if inner.first().and_then(|name| command_name(*name)).is_none_or(|name| is_own(name.to_bytes())) {
             return true;
         }
         let keys = if on_main_thread() { known_keys(context, inner) } else { keys_by_server(context, inner) };
-        keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
+        keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(INNER_COMMAND), flags));
         true
     }
 }
