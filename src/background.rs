@@ -36,10 +36,6 @@ const REFUSED_IN_SLICE: usize = 100;
 /// If the server does not allow the work now, the module tries again after this time.
 const RETRY: Span = Span::millis(20);
 
-pub fn timer_fired() {
-    state::with(|state| state.wakeup_timer.fired());
-}
-
 /// Called by the server's cron. Reads the wall clock for later decisions. Checks whether CONFIG RESETSTAT was called,
 /// and whether there is an audience for changes. Sets an overdue timer again, because the server's timers do not fire
 /// for some time after the wall clock was set back.

@@ -168,11 +168,11 @@ pub unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut
     // The module marks the timer as fired before the work. Otherwise a panic of the work would leave the timer marked
     // as set, and the module would never set it again. If the marking panics, the work does not run, because the work
     // could stop the timer. Then the timer would be freed twice: by the stop, and by the server after this callback.
-    let fired = || {
-        background::timer_fired();
+    let is_marked = catch_panic("Timer", false, || {
+        state::with(|state| state.wakeup_timer.fired());
         true
-    };
-    if catch_panic("Timer", false, fired) {
+    });
+    if is_marked {
         catch_panic("Timer", (), || background::work(context));
         catch_panic("Timer", (), background::rearm);
     }

@@ -159,8 +159,7 @@ fn is_own(name: &[u8]) -> bool {
 const INNER_COMMAND: usize = 3;
 
 /// Reports to the server the keys of a command that has an inner command: the first argument, and the keys of the inner
-/// command. Returns false if the server does not ask for keys but runs
-/// the command.
+/// command. Returns false if the server does not ask for keys but runs the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
 /// command to learn the flags of the keys, so most flags are unknown. When the inner command runs, the server checks
