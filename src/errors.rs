@@ -56,12 +56,6 @@ impl From<WrongType> for Error {
     }
 }
 
-impl From<InnerRefused> for Error {
-    fn from(refused: InnerRefused) -> Self {
-        Self::Inner(refused)
-    }
-}
-
 impl From<ParseError> for Error {
     fn from(error: ParseError) -> Self {
         Self::Arguments(error)

@@ -30,11 +30,11 @@ impl Command for Guard {
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
         let key = read_key(context, &mut arguments)?;
         let token = arguments.token()?;
-        let command = InnerCommand::parse(arguments.rest())?;
+        let command = InnerCommand::parse(arguments.rest()).map_err(Error::Inner)?;
         only_clients(context)?;
         check(context, &key, token)?;
         match command {
-            Some(command) => command.run(context)?,
+            Some(command) => command.run(context).map_err(Error::Inner)?,
             None => context.reply_simple(c"OK"),
         }
         Ok(())
