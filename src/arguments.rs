@@ -25,12 +25,6 @@ pub fn read_lease(arguments: &mut Arguments<'_>, unit: u64, command: &'static st
         Err(ParseError::Lease) => return Err(Error::InvalidLease(command)),
         Err(error) => return Err(error.into()),
     };
-    // The quarantine could not protect a lease that is longer than the quarantine. The error names the smaller of
-    // the two limits, because a lease of that length is within both limits.
-    let most = settings::max_lease();
-    let (most, setting) = match settings::quarantine() {
-        Some(quarantine) if quarantine < most => (quarantine, "lock.quarantine"),
-        Some(_) | None => (most, "lock.max-lease"),
-    };
-    lease.filter(|lease| *lease <= most).ok_or(Error::LeaseTooLong(command, most, setting))
+    let longest = settings::longest_lease();
+    lease.filter(|lease| *lease <= longest.span()).ok_or(Error::LeaseTooLong(command, longest))
 }

@@ -2,9 +2,10 @@
 //! client sent.
 
 use crate::server::{Context, InnerRefused, WrongType};
+use crate::settings::Setting;
 use crate::statistics;
 use lockward_core::arguments::ParseError;
-use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
+use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots};
 use std::fmt;
 
 /// An error reply. A request that gets an error grants, renews and releases nothing.
@@ -14,8 +15,8 @@ pub enum Error {
     Arguments(ParseError),
     /// A lease that is not above zero, or has too many milliseconds for 64 bits. The value is the command.
     InvalidLease(&'static str),
-    /// A lease that is too long. The values are the command, the longest lease, and the setting that says so.
-    LeaseTooLong(&'static str, Span, &'static str),
+    /// A lease that is too long. The values are the command, and the setting that limits the lease.
+    LeaseTooLong(&'static str, &'static Setting),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
     /// KEEP without BLOCK or HOLDS, or for an owner that the server generates.
@@ -84,9 +85,9 @@ impl fmt::Display for Error {
         match self {
             Self::Arguments(error) => f.write_str(parse_error(*error)),
             Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
-            Self::LeaseTooLong(command, most, setting) => {
-                let most = most.as_millis();
-                write!(f, "ERR invalid expire time in '{command}' command: at most {most} ({setting})")
+            Self::LeaseTooLong(command, setting) => {
+                let (most, name) = (setting.get(), setting.name.to_string_lossy());
+                write!(f, "ERR invalid expire time in '{command}' command: at most {most} (lock.{name})")
             }
             Self::TopInTransaction => {
                 f.write_str("ERR LOCK.TOP is not possible in a transaction or script on a node of a cluster")
