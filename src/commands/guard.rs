@@ -45,7 +45,7 @@ impl Command for Guard {
 /// command ends its tenure.
 fn check(context: Context, key: &KeyName<'_>, token: FencingToken) -> Result<(), Error> {
     let now = command_time::of(context).mono;
-    let (fencing, _) = with_lock(context, key, now, |lock| lock.map(|lock| lock.fencing(token, now)))?;
+    let fencing = with_lock(context, key, now, |lock| lock.map(|lock| lock.fencing(token, now)))?;
     match fencing.unwrap_or(Fencing::Free) {
         Fencing::Held => Ok(()),
         Fencing::Free => Err(Error::Fenced(None)),

@@ -2,8 +2,7 @@
 
 use crate::errors::Error;
 use crate::server::{Context, KeyName, OpenKey, WrongType};
-use crate::state::{self, State};
-use crate::transaction;
+use crate::{state, transaction};
 use lockward_core::{Holder, Instant, Load, Lock, NameRef};
 
 /// Who holds a lock now.
@@ -32,32 +31,29 @@ pub fn holding(
     now: Instant,
 ) -> Result<Option<Holding>, Error> {
     let mut any_over = false;
-    let (holding, in_keyspace) = with_lock(context, key, now, |lock| {
+    let holding = with_lock(context, key, now, |lock| {
         let lock = lock?;
         let holding = Holding::of(lock, most, now);
         any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
         holding
     })?;
-    if any_over && in_keyspace {
+    if any_over {
         transaction::clear_away(context, key);
     }
     Ok(holding)
 }
 
-/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock. Returns the
-/// answer of `read`, and whether the lock is in the keyspace.
+/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock.
+#[inline(always)]
 pub fn with_lock<R>(
     context: Context,
     key: &KeyName<'_>,
     now: Instant,
     read: impl FnOnce(Option<&Lock>) -> R,
-) -> Result<(R, bool), Error> {
+) -> Result<R, Error> {
     match OpenKey::for_read(context, key).content() {
-        Ok(Some(lock)) => Ok((read(Some(lock)), true)),
-        Ok(None) => {
-            let dropped = |state: &mut State| read(state.store.dropped_locks.get(key.db(), key.key()));
-            Ok((state::with(dropped), false))
-        }
+        Ok(Some(lock)) => Ok(read(Some(lock))),
+        Ok(None) => Ok(state::with(|state| read(state.store.dropped_locks.get(key.db(), key.key())))),
         Err(WrongType) => {
             transaction::break_dropped(key, now);
             Err(WrongType.into())
