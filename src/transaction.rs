@@ -68,14 +68,10 @@ pub fn run<R>(
 }
 
 /// A read has found a lease that is over. The module removes the holder, just as the server deletes an expired key that
-/// a client reads. If a client waits for the lock, or if the lock is a dropped lock, this function changes nothing,
-/// because the background work removes the holder.
+/// a client reads. If a client waits for the lock, this function changes nothing, because the background work removes
+/// the holder, and may grant the lock.
 pub fn clear_away(context: Context, name: &KeyName<'_>) {
-    let not_ours = state::with(|state| {
-        let store = &state.store;
-        let is_dropped = store.dropped_locks.get(name.db(), name.key()).is_some();
-        store.follows() || store.queue(name).is_some() || is_dropped
-    });
+    let not_ours = state::with(|state| state.store.follows() || state.store.queue(name).is_some());
     if !not_ours && !Context::paused() {
         let (Ok(()) | Err(WrongType)) = run(context, name, |decision| decision.expire_and_serve());
     }

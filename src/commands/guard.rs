@@ -1,12 +1,13 @@
 //! LOCK.GUARD key token [command [arg ...]]
 
 use super::command::{Command, only_clients};
-use super::holding::with_lock;
 use crate::arguments::{Arguments, read_key};
-use crate::command_time;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY};
-use lockward_core::{Fencing, FencingToken};
+use crate::server::{
+    Argument, CommandInfo, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY, OpenKey, WrongType,
+};
+use crate::{command_time, state, transaction};
+use lockward_core::{Fencing, FencingToken, Instant, NameRef};
 
 pub struct Guard;
 
@@ -45,10 +46,23 @@ impl Command for Guard {
 /// command ends its tenure.
 fn check(context: Context, key: &KeyName<'_>, token: FencingToken) -> Result<(), Error> {
     let now = command_time::of(context).mono;
-    let fencing = with_lock(context, key, now, |lock| lock.map(|lock| lock.fencing(token, now)))?;
-    match fencing.unwrap_or(Fencing::Free) {
+    match fencing(context, key, token, now)? {
         Fencing::Held => Ok(()),
         Fencing::Free => Err(Error::Fenced(None)),
         Fencing::HeldWith(latest) => Err(Error::Fenced(Some(latest))),
+    }
+}
+
+fn fencing(context: Context, key: &KeyName<'_>, token: FencingToken, now: Instant) -> Result<Fencing, Error> {
+    match OpenKey::for_read(context, key).content() {
+        Ok(Some(lock)) => Ok(lock.fencing(token, now)),
+        Ok(None) => Ok(state::with(|state| {
+            let dropped = state.store.dropped_locks.get(key.db(), key.key());
+            dropped.map_or(Fencing::Free, |lock| lock.fencing(token, now))
+        })),
+        Err(WrongType) => {
+            transaction::break_dropped(key, now);
+            Err(Error::WrongType)
+        }
     }
 }

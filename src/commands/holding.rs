@@ -30,33 +30,24 @@ pub fn holding(
     most: usize,
     now: Instant,
 ) -> Result<Option<Holding>, Error> {
-    let mut any_over = false;
-    let holding = with_lock(context, key, now, |lock| {
-        let lock = lock?;
-        let holding = Holding::of(lock, most, now);
-        any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
-        holding
-    })?;
-    if any_over {
-        transaction::clear_away(context, key);
-    }
-    Ok(holding)
-}
-
-/// Reads the lock in `key`, which is in the keyspace or is a dropped lock; `None` if there is no lock.
-#[inline(always)]
-pub fn with_lock<R>(
-    context: Context,
-    key: &KeyName<'_>,
-    now: Instant,
-    read: impl FnOnce(Option<&Lock>) -> R,
-) -> Result<R, Error> {
-    match OpenKey::for_read(context, key).content() {
-        Ok(Some(lock)) => Ok(read(Some(lock))),
-        Ok(None) => Ok(state::with(|state| read(state.store.dropped_locks.get(key.db(), key.key())))),
+    let mut open = OpenKey::for_read(context, key);
+    match open.content() {
         Err(WrongType) => {
             transaction::break_dropped(key, now);
-            Err(WrongType.into())
+            Err(Error::WrongType)
         }
+        Ok(Some(lock)) => {
+            let holding = Holding::of(lock, most, now);
+            let any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
+            drop(open);
+            if any_over {
+                transaction::clear_away(context, key);
+            }
+            Ok(holding)
+        }
+        Ok(None) => Ok(state::with(|state| {
+            let dropped = state.store.dropped_locks.get(key.db(), key.key());
+            dropped.and_then(|lock| Holding::of(lock, most, now))
+        })),
     }
 }
