@@ -11,17 +11,16 @@
 //! the module does not ask.
 
 use crate::command_time;
-use crate::info_section;
 use crate::replication_audience;
-use crate::server::{Context, KeyName, WriteGate, WrongType, clock, lock_allocation, mono};
+use crate::server::clock::Slice;
+use crate::server::{Context, KeyName, WriteGate, WrongType, clock, info, lock_allocation, mono};
 use crate::settings;
-use crate::slice::Slice;
 use crate::state::{self, State};
 use crate::statistics::count;
 use crate::sweeps;
 use crate::transaction;
 use crate::waiters;
-use lockward_core::{Completion, Db, Instant, LimitReached, Outcome, QueueId, Span};
+use lockward_core::{Completion, Counters, Db, Instant, LimitReached, NameRef, Outcome, QueueId, Span};
 
 /// How long the module works before it lets the server serve clients again, in microseconds. The limit is a
 /// time and not a count, because the cost of one piece of work varies.
@@ -37,10 +36,6 @@ const REFUSED_IN_SLICE: usize = 100;
 /// If the server does not allow the work now, the module tries again after this time.
 const RETRY: Span = Span::millis(20);
 
-pub fn timer_fired() {
-    state::with(|state| state.wakeup_timer.fired());
-}
-
 /// Called by the server's cron. Reads the wall clock for later decisions. Checks whether CONFIG RESETSTAT was called,
 /// and whether there is an audience for changes. Sets an overdue timer again, because the server's timers do not fire
 /// for some time after the wall clock was set back.
@@ -49,13 +44,26 @@ pub fn tick() {
     if state::with(|state| !state.store.has_unlinked()) {
         command_time::stop_watching();
     }
-    info_section::notice_reset_now_and_then();
+    let now = mono();
+    if state::with(|state| state.statistics.look_is_due(now)) {
+        notice_reset();
+    }
     state::with(State::forget_sockets);
-    if state::with(|state| !state.store.follows() && state.replication_audience.can_be_known()) {
-        let none = replication_audience::is_absent();
-        state::with(|state| state.replication_audience.found(none));
+    if state::with(|state| !state.store.follows() && state.audience_can_be_known) {
+        let no_audience = replication_audience::is_absent();
+        state::with(|state| state.no_audience = no_audience);
     }
     rearm();
+}
+
+/// Resets the statistics if CONFIG RESETSTAT was given.
+pub fn notice_reset() {
+    let server = info::monotonic_stats();
+    state::with(|state| {
+        if state.statistics.reset_with_server(server) {
+            state.store.counters = Counters::default();
+        }
+    });
 }
 
 pub fn rearm() {
@@ -83,7 +91,10 @@ pub fn work(context: Context) {
     });
     if follows {
         state::with(|state| state.pending.drop_undelivered());
-        end_waits_at_replica(slice);
+        // Only a primary grants locks.
+        if state::with(|state| state.store.is_replica()) {
+            waiters::end_all_waits(Outcome::BecameReplica, mono(), slice);
+        }
         drop_discarded(slice);
         return;
     }
@@ -143,19 +154,19 @@ fn end_reached_waits(now: Instant, slice: Slice) {
 /// Takes back each hold whose client left before the reply was sent, and serves the next waiters.
 fn pass_on(context: Context, now: Instant, slice: Slice) {
     while let Some(undelivered) = state::with(|state| state.pending.next_undelivered()) {
-        let (name, gate) = name_and_gate(context, undelivered.lock.0, &undelivered.lock.1);
+        let Some(((db, key), token)) = undelivered.to_pass_on() else { continue };
+        let (name, gate) = name_and_gate(context, *db, key);
         match gate {
             WriteGate::Open => {
                 // If the key holds another type now, the tenure is over.
-                let passed_on = transaction::run(context, &name, |decision| {
-                    decision.pass_on(&undelivered.owner, undelivered.token)
-                });
+                let passed_on =
+                    transaction::run(context, &name, |decision| decision.pass_on(&undelivered.owner, token));
                 if let (Ok(true), Some(place)) = (passed_on, undelivered.place) {
                     let limits = settings::waiter_limits();
-                    state::with(|state| state.store.queues.keep(name.db(), name.bytes(), place, limits, now));
+                    state::with(|state| state.store.queues.keep(name.db(), name.key(), place, limits, now));
                 }
             }
-            WriteGate::Refused | WriteGate::Down => {
+            WriteGate::Refused => {
                 state::with(|state| state.pending.put_back(undelivered));
                 return hold_back(now);
             }
@@ -173,7 +184,7 @@ fn put_back(context: Context, now: Instant, slice: Slice) {
         let (name, gate) = name_and_gate(context, db, &key);
         match gate {
             WriteGate::Open => transaction::put_back(context, &name),
-            WriteGate::Refused | WriteGate::Down => {
+            WriteGate::Refused => {
                 state::with(|state| state.store.put_back_later((db, key)));
                 return hold_back(now);
             }
@@ -228,7 +239,7 @@ fn serve_queue(context: Context, queue: QueueId, changed: bool, now: Instant, sl
             }
             true
         }
-        WriteGate::Refused | WriteGate::Down => {
+        WriteGate::Refused => {
             state::with(|state| {
                 if changed {
                     state.store.queues.set_changed(queue, now.after(RETRY));
@@ -244,13 +255,4 @@ fn serve_queue(context: Context, queue: QueueId, changed: bool, now: Instant, sl
             true
         }
     }
-}
-
-/// Ends the waits if this server is a replica, because only a primary grants locks.
-fn end_waits_at_replica(slice: Slice) {
-    let now = mono();
-    let queues: Vec<QueueId> = state::with(|state| {
-        if state.store.is_replica() { state.store.queues.queues().collect() } else { Vec::new() }
-    });
-    waiters::end_waits_in_queues(queues, Outcome::BecameReplica, now, slice);
 }

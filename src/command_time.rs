@@ -6,7 +6,7 @@
 //! transaction or script. The server does not report each command that begins: Redis from 7.2 on and Valkey leave out a
 //! command that had to wait until a pause was over. So the background work and the cron forget the instant too.
 
-use crate::server::{Context, call_when_over, global_flags, now, stop_watching_commands, watch_commands};
+use crate::server::{Context, global_flags, now, stop_watching_commands, watch_commands};
 use crate::state;
 use lockward_core::Now;
 
@@ -28,7 +28,7 @@ fn of_first(context: Context, now: Now) -> Now {
     if let Some(first) = state::with(|state| state.transaction_time) {
         return first;
     }
-    if !call_when_over(context) {
+    if !context.call_when_over() {
         watch_commands();
     }
     state::with(|state| state.transaction_time = Some(now));

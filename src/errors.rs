@@ -2,9 +2,10 @@
 //! client sent.
 
 use crate::server::{Context, InnerRefused, WrongType};
+use crate::settings::Setting;
 use crate::statistics;
 use lockward_core::arguments::ParseError;
-use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots, Span};
+use lockward_core::{FencingToken, Full, NotHeld, Refusal, Slots};
 use std::fmt;
 
 /// An error reply. A request that gets an error grants, renews and releases nothing.
@@ -12,12 +13,10 @@ use std::fmt;
 pub enum Error {
     /// Wrong arguments.
     Arguments(ParseError),
-    /// A lease that is not above zero, or has too many milliseconds for 64 bits.
+    /// A lease that is not above zero, or has too many milliseconds for 64 bits. The value is the command.
     InvalidLease(&'static str),
-    /// A lease longer than `lock.max-lease`.
-    LongerThanMaxLease(&'static str, Span),
-    /// A lease longer than `lock.quarantine`. The quarantine could not protect such a lease.
-    LongerThanQuarantine(&'static str, Span),
+    /// A lease that is too long. The values are the command, and the setting that limits the lease.
+    LeaseTooLong(&'static str, &'static Setting),
     /// LOCK.TOP in a transaction or script on a node of a cluster.
     TopInTransaction,
     /// KEEP without BLOCK or HOLDS, or for an owner that the server generates.
@@ -58,12 +57,6 @@ impl From<WrongType> for Error {
     }
 }
 
-impl From<InnerRefused> for Error {
-    fn from(refused: InnerRefused) -> Self {
-        Self::Inner(refused)
-    }
-}
-
 impl From<ParseError> for Error {
     fn from(error: ParseError) -> Self {
         Self::Arguments(error)
@@ -92,8 +85,10 @@ impl fmt::Display for Error {
         match self {
             Self::Arguments(error) => f.write_str(parse_error(*error)),
             Self::InvalidLease(command) => write!(f, "ERR invalid expire time in '{command}' command"),
-            Self::LongerThanMaxLease(command, most) => too_long(f, command, *most, "lock.max-lease"),
-            Self::LongerThanQuarantine(command, most) => too_long(f, command, *most, "lock.quarantine"),
+            Self::LeaseTooLong(command, setting) => {
+                let (most, name) = (setting.get(), setting.name.to_string_lossy());
+                write!(f, "ERR invalid expire time in '{command}' command: at most {most} (lock.{name})")
+            }
             Self::TopInTransaction => {
                 f.write_str("ERR LOCK.TOP is not possible in a transaction or script on a node of a cluster")
             }
@@ -159,11 +154,6 @@ const fn inner_refused(refused: InnerRefused) -> &'static str {
         InnerRefused::Blocks => "ERR LOCK.GUARD cannot run a command of a module that blocks",
         InnerRefused::NoReply => "ERR the command has sent no reply",
     }
-}
-
-fn too_long(f: &mut fmt::Formatter<'_>, command: &str, most: Span, setting: &str) -> fmt::Result {
-    let most = most.as_millis();
-    write!(f, "ERR invalid expire time in '{command}' command: at most {most} ({setting})")
 }
 
 fn refused(refusal: Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,10 +11,7 @@ mod background;
 mod callbacks;
 mod command_time;
 mod commands;
-mod effects_buffer;
 mod errors;
-mod eviction;
-mod info_section;
 mod panics;
 mod pending_replies;
 mod replicated;
@@ -23,7 +20,6 @@ mod replication_audience;
 mod server;
 mod server_events;
 mod settings;
-mod slice;
 mod snapshot;
 mod state;
 mod statistics;
@@ -35,11 +31,10 @@ mod wakeup_timer;
 
 use callbacks::{config, data_type, events, snapshot_key};
 use lockward_core::Quarantine;
-use panics::{Callback, catch_panic};
+use panics::catch_panic;
 use redis_module::alloc::RedisAlloc;
 use redis_module::raw;
-use replication_audience::ReplicationAudience;
-use server::{Context, Level, clock, global_flags, log};
+use server::{Context, clock, global_flags, notice, warn};
 use std::ffi::{CStr, c_int};
 
 /// The server's allocator, so that the server's statistics count the module's memory. The allocator cannot be used
@@ -69,11 +64,11 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if known != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
-    catch_panic(Callback::Load, raw::REDISMODULE_ERR as c_int, || {
+    catch_panic("Load", raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: the server's context is valid for this call.
         let context = unsafe { Context::new(context) };
         if !server::is_recent_enough() {
-            log(Level::Warning, "Lockward needs Redis 7.0 or later, or Valkey");
+            warn("Lockward needs Redis 7.0 or later, or Valkey");
             return raw::REDISMODULE_ERR as c_int;
         }
         server::set_main_thread();
@@ -94,16 +89,16 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return raw::REDISMODULE_ERR as c_int;
         }
         let quarantine = Quarantine::new(clock::read().mono, settings::quarantine().unwrap_or_default());
-        let replication_audience = ReplicationAudience::new(replication_audience::can_be_known());
+        let audience_can_be_known = replication_audience::can_be_known();
         state::with(|state| {
-            state.replication_audience = replication_audience;
+            state.audience_can_be_known = audience_can_be_known;
             state.store.start(global_flags().replica(), quarantine);
         });
         if global_flags().replica() {
             server::subscriptions::subscribe_async_loading();
         }
-        eviction::warn();
-        log(Level::Notice, concat!("Lockward ", env!("CARGO_PKG_VERSION")));
+        config::warn_of_eviction();
+        notice(concat!("Lockward ", env!("CARGO_PKG_VERSION")));
         raw::REDISMODULE_OK as c_int
     })
 }

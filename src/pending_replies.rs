@@ -24,7 +24,6 @@
 use crate::server::BlockedClient;
 use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
 use std::collections::{HashMap, VecDeque};
-use std::mem;
 
 /// The reply to a client whose wait has ended.
 pub struct PendingReply {
@@ -33,11 +32,11 @@ pub struct PendingReply {
     pub owner: Owner,
     /// How the wait has ended.
     pub outcome: Outcome,
-    /// The lock, if the wait has ended with a decision on the lock. `None` after the owner has repeated its
-    /// request, and so keeps the hold: see [`PendingReplies::claim`].
+    /// The present name of the lock, if the wait has ended with a decision on the lock. `None` after the owner has
+    /// repeated its request, and so keeps the hold: see [`PendingReplies::claim`].
     lock: Option<LockName>,
     /// The place in the queue, which is kept for the owner if the client leaves before the reply; `None` without KEEP.
-    place: Option<Place>,
+    pub place: Option<Place>,
     /// The number of this reply, in the order in which the waits ended.
     number: u64,
 }
@@ -54,30 +53,18 @@ impl PendingReply {
         }
     }
 
-    /// Whether the reply grants a hold that must be passed on if the client has left.
-    pub fn may_be_passed_on(&self) -> bool {
-        self.lock.is_some() && self.granted().is_some()
+    /// The lock and the tenure, if the reply grants a hold that must be passed on if the client has left.
+    pub fn to_pass_on(&self) -> Option<(&LockName, FencingToken)> {
+        self.lock.as_ref().zip(self.granted())
     }
-}
-
-/// A hold that was granted to a client that left before the reply was sent.
-pub struct Undelivered {
-    /// The present name of the lock.
-    pub lock: LockName,
-    /// The owner that was granted the hold.
-    pub owner: Owner,
-    /// The tenure.
-    pub token: FencingToken,
-    /// The place in the queue that is to be kept for the owner.
-    pub place: Option<Place>,
-    number: u64,
 }
 
 /// All pending replies, and the holds to pass on.
 #[derive(Default)]
 pub struct PendingReplies {
     replies: HashMap<BlockedClient, PendingReply, ById>,
-    undelivered: VecDeque<Undelivered>,
+    /// The replies that grant a hold, and whose clients left before the reply was sent.
+    undelivered: VecDeque<PendingReply>,
     decisions: u64,
     /// For each tenure whose owner has repeated its request: the number of the last reply at that time. Holds from
     /// replies up to this number are not passed on.
@@ -103,13 +90,7 @@ impl PendingReplies {
     pub fn take(&mut self, client: BlockedClient) -> Option<PendingReply> {
         const KEPT: usize = 64;
         let mut reply = self.replies.remove(&client)?;
-        if let Some(token) = reply.granted() {
-            if self.claims(token, reply.number) {
-                reply.lock = None;
-            } else if let Some(lock) = self.moved.get(&token) {
-                reply.lock = Some(lock.clone());
-            }
-        }
+        self.update(&mut reply);
         if self.replies.is_empty() {
             self.replies.shrink_to(KEPT);
             self.forget_if_empty();
@@ -119,35 +100,36 @@ impl PendingReplies {
 
     /// The caller has taken a reply, but the client has left. If the reply grants a hold, the hold must be passed on.
     pub fn leave_undelivered(&mut self, reply: PendingReply) {
-        if let (Some(token), Some(lock)) = (reply.granted(), reply.lock) {
-            let PendingReply { owner, place, number, .. } = reply;
-            self.undelivered.push_back(Undelivered { lock, owner, token, place, number });
+        if reply.to_pass_on().is_some() {
+            self.undelivered.push_back(reply);
         }
     }
 
-    fn claims(&self, token: FencingToken, number: u64) -> bool {
-        !self.claimed.is_empty() && self.claimed.get(&token).is_some_and(|claimed| number <= *claimed)
-    }
-
-    /// Takes a hold that is to be passed on, with the name that the lock has now.
-    pub fn next_undelivered(&mut self) -> Option<Undelivered> {
-        let next = loop {
-            let Some(mut next) = self.undelivered.pop_front() else { break None };
-            if !self.claims(next.token, next.number) {
-                if let Some(lock) = self.moved.get(&next.token) {
-                    next.lock = lock.clone();
-                }
-                break Some(next);
+    /// Takes a hold that is to be passed on.
+    pub fn next_undelivered(&mut self) -> Option<PendingReply> {
+        while let Some(mut next) = self.undelivered.pop_front() {
+            self.update(&mut next);
+            if next.lock.is_some() {
+                return Some(next);
             }
-        };
-        if next.is_none() {
-            self.forget_if_empty();
         }
-        next
+        self.forget_if_empty();
+        None
+    }
+
+    /// Records in a reply whether its owner has repeated the request, and which name its lock has now.
+    fn update(&self, reply: &mut PendingReply) {
+        if let Some(token) = reply.granted() {
+            if self.claimed.get(&token).is_some_and(|claimed| reply.number <= *claimed) {
+                reply.lock = None;
+            } else if let Some(lock) = self.moved.get(&token) {
+                reply.lock = Some(lock.clone());
+            }
+        }
     }
 
     /// Puts back a hold that cannot be passed on now.
-    pub fn put_back(&mut self, undelivered: Undelivered) {
+    pub fn put_back(&mut self, undelivered: PendingReply) {
         self.undelivered.push_back(undelivered);
     }
 
@@ -177,16 +159,16 @@ impl PendingReplies {
         if lock.holders().len() <= self.replies.len().saturating_add(self.undelivered.len()) {
             self.moved.extend(lock.holders().map(|holder| here(holder.token)));
         } else {
-            let granted = self.replies.values().filter_map(PendingReply::granted);
-            let tokens = granted.chain(self.undelivered.iter().map(|undelivered| undelivered.token));
+            let replies = self.replies.values().chain(&self.undelivered);
+            let tokens = replies.filter_map(PendingReply::granted);
             self.moved.extend(tokens.filter(|token| lock.of_token(*token).is_some()).map(here));
         }
     }
 
     pub fn swap(&mut self, one: Db, other: Db) {
-        let locks = self.replies.values_mut().filter_map(|reply| reply.lock.as_mut());
-        let locks = locks.chain(self.undelivered.iter_mut().map(|undelivered| &mut undelivered.lock));
-        locks.chain(self.moved.values_mut()).for_each(|(db, _)| *db = db.swapped(one, other));
+        let replies = self.replies.values_mut().chain(&mut self.undelivered);
+        let locks = replies.filter_map(|reply| reply.lock.as_mut()).chain(self.moved.values_mut());
+        locks.for_each(|(db, _)| *db = db.swapped(one, other));
     }
 
     /// Drops the holds to pass on, because this server is not a primary any more.
@@ -198,12 +180,8 @@ impl PendingReplies {
     /// Forgets the records about tenures if nothing is pending.
     fn forget_if_empty(&mut self) {
         if self.is_empty() {
-            if !self.claimed.is_empty() {
-                mem::take(&mut self.claimed);
-            }
-            if !self.moved.is_empty() {
-                mem::take(&mut self.moved);
-            }
+            self.claimed = HashMap::default();
+            self.moved = HashMap::default();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How a replica, or a server that loads its AOF, carries out what a primary has decided.
 
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey, lock_allocation, now, subscriptions};
+use crate::server::{Context, KeyName, OpenKey, lock_allocation, now, subscriptions};
 use crate::state::{self, OwnWrite};
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{Change, Event, Lock, Now, event_of};
@@ -39,9 +39,8 @@ fn apply_changes(
     let mut key = OpenKey::for_write(context, name);
     let _own_write = OwnWrite::begin();
     state::with(|state| state.store.end_dropped(name));
-    let events = match key.content() {
-        Content::WrongType => return Err(Error::WrongType),
-        Content::Lock(lock) => {
+    let events = match key.content()? {
+        Some(lock) => {
             let before = lock.expires_at();
             let leased = changes.iter().any(Change::begins_lease);
             let events = apply_to(lock, changes, now);
@@ -49,7 +48,7 @@ fn apply_changes(
             key.changed(before, after, leased);
             events
         }
-        Content::Missing => {
+        None => {
             let mut lock = lock_allocation::spare();
             let events = apply_to(&mut lock, changes, now);
             key.create(lock);

@@ -94,38 +94,3 @@ pub fn is_absent() -> bool {
         fields.iter().all(|field| section.number(field) == Some(0))
     })
 }
-
-/// Whether there may be an audience for changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicationAudience {
-    none: bool,
-    can_be_known: bool,
-}
-
-impl ReplicationAudience {
-    /// At first the module assumes an audience. `can_be_known` says whether the module can find out on this server
-    /// whether there is an audience.
-    pub const fn new(can_be_known: bool) -> Self {
-        Self { none: false, can_be_known }
-    }
-
-    /// Whether the module can find out whether there is an audience.
-    pub const fn can_be_known(self) -> bool {
-        self.can_be_known
-    }
-
-    /// Whether there is certainly no audience.
-    pub const fn none(self) -> bool {
-        self.none
-    }
-
-    /// Records that there may be an audience from now on.
-    pub const fn may_come(&mut self) {
-        self.none = false;
-    }
-
-    /// Records the result of the server's cron: whether there is no audience.
-    pub const fn found(&mut self, none: bool) {
-        self.none = none;
-    }
-}

@@ -9,8 +9,8 @@
 //! server has neither evicted nor expired it.
 
 use crate::server::{
-    Caller, Content, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context,
-    mono, subscriptions, watch_commands,
+    Caller, Context, KeyName, OpenKey, global_flags, latest_wall, lock_allocation, module_context, mono,
+    subscriptions, watch_commands,
 };
 use crate::state::{self, State};
 use crate::statistics::count;
@@ -68,7 +68,7 @@ pub fn command_begins(caller: Caller) {
             let context = module_context();
             let name = KeyName::copied(unlinked.name().db(), unlinked.name().key());
             context.select(name.db());
-            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+            let is_replaced = !matches!(OpenKey::for_write(context, &name).content(), Ok(None));
             // The present command may store a new value in the key of the unlinked lock, and the server's timer may
             // evict this value before the next command begins. The event of a new key then shows that the unlinked
             // lock was not evicted.
@@ -81,7 +81,7 @@ pub fn command_begins(caller: Caller) {
 
 /// A client has set a TTL. Waited-for keys with short names need no check here, because the sweeps visit them.
 pub fn ttl_set(name: &KeyName<'_>) {
-    if name.bytes().len() > LONGEST_SWEPT_KEY {
+    if name.key().len() > LONGEST_SWEPT_KEY {
         let now = mono();
         state::with(|state| state.recheck_lock(name, now));
     }
@@ -93,8 +93,8 @@ pub fn arrived(context: Context, name: &KeyName<'_>) {
     if state::with(|state| state.pending.is_empty()) {
         return;
     }
-    if let Content::Lock(lock) = OpenKey::to_look(context, name).content() {
-        let here = (name.db(), name.bytes().into());
+    if let Ok(Some(lock)) = OpenKey::to_look(context, name).content() {
+        let here = (name.db(), name.key().into());
         state::with(|state| state.pending.moved(lock, &here));
     }
 }
@@ -205,7 +205,7 @@ fn recheck(queues: impl FnOnce(&mut State) -> Vec<QueueId>) {
 pub fn became_replica() {
     subscriptions::subscribe_async_loading();
     recheck(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.become_replica();
         state.pending.drop_undelivered();
         state.store.queues.queues().collect()
@@ -215,30 +215,20 @@ pub fn became_replica() {
 pub fn became_primary() {
     let now = mono();
     state::with(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.become_primary(now);
     });
-}
-
-/// A replica begins to load a new data set, and serves its old data set meanwhile.
-pub fn async_loading_begins() {
-    state::with(|state| state.store.begin_async_loading());
-}
-
-/// The server uses the new data set if `loaded` is true, and has discarded the new data set otherwise.
-pub fn async_loading_ends(loaded: bool) {
-    state::with(|state| state.store.end_async_loading(loaded));
 }
 
 /// The server has forked, begins a snapshot, or has new settings: from now on a replica or an AOF may receive the
 /// changes of locks.
 pub fn audience_may_come() {
-    state::with(|state| state.replication_audience.may_come());
+    state::with(|state| state.no_audience = false);
 }
 
 pub fn loading_begins(from: Loading) {
     state::with(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.begin_loading(from);
     });
 }
@@ -247,7 +237,7 @@ pub fn loading_begins(from: Loading) {
 pub fn loading_ends() {
     let now = mono();
     recheck(|state| {
-        state.replication_audience.may_come();
+        state.no_audience = false;
         state.store.end_loading(now);
         state.store.queues.queues().collect()
     });

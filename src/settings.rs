@@ -4,6 +4,7 @@ use lockward_core::{QueueLimits, Span};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// One setting: a number with a range.
+#[derive(Debug)]
 pub struct Setting {
     /// The name without the prefix `lock.`.
     pub name: &'static std::ffi::CStr,
@@ -40,7 +41,7 @@ impl Setting {
         self.value.store(number, Ordering::Relaxed);
     }
 
-    fn span(&self) -> Span {
+    pub fn span(&self) -> Span {
         u64::try_from(self.get()).ok().and_then(Span::from_millis).unwrap_or(Span::MAX)
     }
 
@@ -52,8 +53,7 @@ impl Setting {
 /// The lease of a request that names no lease. The default is never longer than the longest lease that a
 /// request may name.
 pub fn default_lease() -> Span {
-    let lease = DEFAULT_LEASE.span().min(max_lease());
-    quarantine().map_or(lease, |quarantine| lease.min(quarantine))
+    DEFAULT_LEASE.span().min(longest_lease().span())
 }
 
 /// The configured default lease, and the default lease that is used, in milliseconds. `None` if no other setting
@@ -63,9 +63,11 @@ pub fn shortened_default_lease() -> Option<(u64, u64)> {
     (is < set).then(|| (set.as_millis(), is.as_millis()))
 }
 
-/// The longest lease a request may name.
-pub fn max_lease() -> Span {
-    MAX_LEASE.span()
+/// The setting whose value is the longest lease that a request may name: the smaller of the maximum and the quarantine,
+/// because the quarantine could not protect a longer lease.
+pub fn longest_lease() -> &'static Setting {
+    let is_quarantine = quarantine().is_some_and(|quarantine| quarantine < MAX_LEASE.span());
+    if is_quarantine { &QUARANTINE } else { &MAX_LEASE }
 }
 
 /// How many clients may wait.

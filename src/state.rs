@@ -7,15 +7,13 @@
 //! While the state is borrowed, no function of the server may run that could call back into the module. So
 //! code first decides with the borrowed state, then ends the borrow, and then acts.
 
-use crate::effects_buffer::EffectsBuffer;
 use crate::pending_replies::PendingReplies;
-use crate::replication_audience::ReplicationAudience;
 use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
-use lazy_static::lazy_static;
-use lockward_core::{Instant, LockName, Now, QueueId, Store, SweepPosition};
+use lockward_core::{Decided, Instant, LockName, Now, QueueId, Store, SweepPosition};
 use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that the module remembers except the settings.
@@ -29,10 +27,14 @@ pub struct State {
     pub statistics: Statistics,
     /// The module's one timer.
     pub wakeup_timer: WakeupTimer,
-    /// The positions of the sweeps through waited-for and dropped locks.
-    pub sweeps: Sweeps,
-    /// Whether there is an audience for replicated changes.
-    pub replication_audience: ReplicationAudience,
+    /// The last waited-for lock that was checked in this round of the sweep; `None` at the beginning of a round.
+    pub last_swept_queue: Option<QueueId>,
+    /// The last dropped lock that was checked in this round of the sweep; `None` at the beginning of a round.
+    pub last_swept_dropped_lock: Option<SweepPosition>,
+    /// Whether there is certainly no audience for replicated changes, see [`crate::replication_audience`].
+    pub no_audience: bool,
+    /// Whether the module can find out on this server that there is no audience.
+    pub audience_can_be_known: bool,
     /// The snapshot keys that exist now.
     pub snapshot_keys: Vec<LockName>,
     /// The sockets of clients that have waited.
@@ -43,14 +45,13 @@ pub struct State {
     pub effects_buffer: Option<Box<EffectsBuffer>>,
 }
 
-/// The position of each sweep. Each round of a sweep checks all keys. A position is `None` at the beginning of a
-/// round.
+/// What must be carried out after one decision.
 #[derive(Default)]
-pub struct Sweeps {
-    /// The last waited-for lock that was checked in this round.
-    pub queue: Option<QueueId>,
-    /// The last dropped lock that was checked in this round.
-    pub dropped_lock: Option<SweepPosition>,
+pub struct EffectsBuffer {
+    /// What core has decided.
+    pub decided: Decided<BlockedClient>,
+    /// The clients whose wait has ended. Their replies are pending.
+    pub to_unblock: Vec<BlockedClient>,
 }
 
 impl State {
@@ -101,9 +102,7 @@ impl State {
     }
 }
 
-lazy_static! {
-    static ref STATE: Shared<State> = Shared::new(State::default());
-}
+static STATE: LazyLock<Shared<State>> = LazyLock::new(|| Shared::new(State::default()));
 
 /// Whether the module is changing the keyspace. Set and read only under the server's lock.
 static OWN_WRITE: AtomicBool = AtomicBool::new(false);

@@ -7,7 +7,6 @@
 //! module checks the server's counts for each INFO, and ten times a second. The counts between the reset and this check
 //! are lost.
 
-use crate::server::info::MonotonicStats;
 use lockward_core::{Instant, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +25,8 @@ pub struct Statistics {
     pub kept_from_eviction: u64,
     /// Held locks that the server dropped because its wall clock had jumped, and that the module kept.
     pub kept_from_clock_steps: u64,
-    server: MonotonicStats,
+    /// The counts of the server that [`crate::server::info::monotonic_stats`] returned last.
+    server: [u64; 3],
     next_look: Option<Instant>,
 }
 
@@ -61,8 +61,8 @@ impl Statistics {
     }
 
     /// Resets the statistics if the server's own counts have been set back. Returns whether the statistics were reset.
-    pub fn reset_with_server(&mut self, server: MonotonicStats) -> bool {
-        let is_reset = server.is_set_back_from(&self.server);
+    pub fn reset_with_server(&mut self, server: [u64; 3]) -> bool {
+        let is_reset = server.iter().zip(&self.server).any(|(now, before)| now < before);
         if is_reset {
             *self = Self::default();
             ERRORS.store(0, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Locks that are read from an RDB file or a RESTORE.
 
-use crate::server::{Level, clock, global_flags, log};
+use crate::server::{clock, global_flags, warn};
 use crate::state;
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{Loading, Lock};
@@ -44,5 +44,5 @@ pub fn warn_of_version(version: impl Display) {
     let known = encoding::VERSION;
     let text =
         format!("a lock of encoding {version}, by another version of Lockward: this one reads {known}");
-    log(Level::Warning, &text);
+    warn(&text);
 }

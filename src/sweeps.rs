@@ -2,8 +2,8 @@
 //! lock is a held lock that the server evicted or expired early. In each round a sweep checks all its keys, in slices,
 //! so that the server can serve clients in between.
 
-use crate::server::{ClusterState, Content, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
-use crate::slice::Slice;
+use crate::server::clock::Slice;
+use crate::server::{ClusterState, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
 use crate::state::{self, State};
 use crate::{transaction, waiters};
 use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, SweepPosition};
@@ -18,16 +18,16 @@ const KEYS_IN_SLICE: usize = 500;
 /// an event. Returns whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
     let queues: Vec<(QueueId, LockName)> = state::with(|state| {
-        let queues: Vec<_> = state.store.queues.after(state.sweeps.queue).take(KEYS_IN_SLICE).collect();
-        state.sweeps.queue = queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
+        let queues: Vec<_> = state.store.queues.after(state.last_swept_queue).take(KEYS_IN_SLICE).collect();
+        state.last_swept_queue =
+            queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
         queues
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
     if cluster == Some(ClusterState::Down) {
         // Not every server ends the waits itself when its cluster is down, so the module ends the waits. The module
         // does not wait until the cluster is up again, because another node may serve the key then.
-        let all: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
-        waiters::end_waits_in_queues(all, Outcome::NotServed, now, slice);
+        waiters::end_all_waits(Outcome::NotServed, now, slice);
         return false;
     }
     for (queue, (db, key)) in queues {
@@ -41,11 +41,11 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
             state::with(|state| state.store.queues.set_changed(queue, now));
         }
         if cluster.is_some() && slice.is_over() {
-            state::with(|state| state.sweeps.queue = Some(queue));
+            state::with(|state| state.last_swept_queue = Some(queue));
             return false;
         }
     }
-    state::with(|state| state.sweeps.queue.is_none())
+    state::with(|state| state.last_swept_queue.is_none())
 }
 
 /// Whether a wait queue must be checked before its due time: the key holds another value, this node does not serve the
@@ -55,9 +55,9 @@ fn has_changed(context: Context, queue: QueueId, name: &KeyName<'_>, cluster: Op
     let not_served = || context.slot_gate(name) == WriteGate::NotServed;
     // If a client has set a TTL that has passed, the server deletes the key when the module opens it.
     match OpenKey::for_write(context, name).content() {
-        Content::Missing => cluster.is_some() && not_served(),
-        Content::WrongType => true,
-        Content::Lock(lock) => {
+        Ok(None) => cluster.is_some() && not_served(),
+        Err(WrongType) => true,
+        Ok(Some(lock)) => {
             let missed = |ends| state::with(|state| state.store.queues.has_missed_change(queue, ends));
             lock.first_deadline().is_some_and(missed)
                 || (cluster == Some(ClusterState::SlotsMissing) && not_served())
@@ -70,8 +70,7 @@ fn has_changed(context: Context, queue: QueueId, name: &KeyName<'_>, cluster: Op
 /// queue.
 fn has_long_key_left(context: Context, queue: QueueId, db: Db, key: &[u8], cluster: ClusterState) -> bool {
     let Some(slot_key) = state::with(|state| state.store.queues.slot_key(queue)) else { return false };
-    let missing =
-        || matches!(OpenKey::for_write(context, &KeyName::copied(db, key)).content(), Content::Missing);
+    let missing = || matches!(OpenKey::for_write(context, &KeyName::copied(db, key)).content(), Ok(None));
     context.slot_gate(&KeyName::copied(db, &slot_key)) == WriteGate::NotServed
         && (cluster == ClusterState::SlotsMissing || missing())
 }
@@ -84,7 +83,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
     while let Some((db, key)) = next_dropped_lock(context, in_cluster, now, slice) {
         let name = KeyName::copied(db, &key);
         context.select(db);
-        let missing = matches!(OpenKey::for_write(context, &name).content(), Content::Missing);
+        let missing = matches!(OpenKey::for_write(context, &name).content(), Ok(None));
         let runs = |state: &mut State| {
             let dropped = state.store.dropped_locks.get(db, &key);
             dropped.is_some_and(|lock| lock.first_deadline() > Some(now))
@@ -98,7 +97,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
                     let (Ok(()) | Err(WrongType)) =
                         transaction::run(context, &name, |decision| decision.expire_and_serve());
                 }
-                WriteGate::Refused | WriteGate::Down => {}
+                WriteGate::Refused => {}
                 WriteGate::NotServed => state::with(|state| state.break_dropped(&name, now)),
             }
         }
@@ -106,7 +105,7 @@ pub fn sweep_dropped_locks(context: Context, now: Instant, slice: Slice) -> bool
             return false;
         }
     }
-    state::with(|state| state.sweeps.dropped_lock.is_none())
+    state::with(|state| state.last_swept_dropped_lock.is_none())
 }
 
 /// The next dropped lock of the round whose key must be checked. None when the round or the slice is over.
@@ -134,14 +133,14 @@ fn next_dropped_lock(context: Context, in_cluster: bool, now: Instant, slice: Sl
 fn next_of_round(in_cluster: bool, now: Instant, slice: Slice) -> Option<(SweepPosition, Option<LockName>)> {
     const CLOCK_READ_EVERY: usize = 64;
     state::with(|state| {
-        let last = state.sweeps.dropped_lock;
-        state.sweeps.dropped_lock = None;
+        let last = state.last_swept_dropped_lock;
+        state.last_swept_dropped_lock = None;
         for (nth, (position, key, lock)) in state.store.dropped_locks.after(last).enumerate() {
             let is_due = key.len() <= LONGEST_SWEPT_KEY || lock.first_deadline() <= Some(now);
             let pauses = nth % CLOCK_READ_EVERY == 0 && nth > 0 && slice.is_over();
             if is_due || in_cluster || pauses {
                 let name = is_due.then(|| (position.0, key.into()));
-                state.sweeps.dropped_lock = Some(position);
+                state.last_swept_dropped_lock = Some(position);
                 return (is_due || in_cluster).then_some((position, name));
             }
         }

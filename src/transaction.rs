@@ -6,16 +6,12 @@
 //! the changes as events.
 
 use crate::command_time;
-use crate::effects_buffer::EffectsBuffer;
-use crate::server::internal_commands::APPLY;
-use crate::server::{
-    BlockedClient, Content, Context, KeyName, Level, OpenKey, WrongType, lock_allocation, log, now,
-};
-use crate::state::{self, OwnWrite, State};
+use crate::server::{APPLY, BlockedClient, Context, KeyName, OpenKey, WrongType, lock_allocation, now, warn};
+use crate::state::{self, EffectsBuffer, OwnWrite, State};
 use crate::statistics::count;
 use lockward_core::{
-    Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, Now, Outcome, Propagation, Waits,
-    encoding,
+    Completion, Decided, Decision, Instant, LONGEST_SWEPT_KEY, LockName, NameRef, Now, Outcome, Propagation,
+    Waits, encoding,
 };
 
 /// Runs `decide` on the lock in `name`, and carries out the effects.
@@ -31,15 +27,15 @@ pub fn run<R>(
     let now = command_time::of(context);
     let mut new = None;
     let (lock, before) = match key.content() {
-        Content::WrongType => {
+        Err(WrongType) => {
             break_dropped(name, now.mono);
             return Err(WrongType);
         }
-        Content::Lock(lock) => {
+        Ok(Some(lock)) => {
             let before = lock.expires_at();
             (lock, Some(before))
         }
-        Content::Missing => (&mut **new.insert(lock_allocation::spare()), None),
+        Ok(None) => (&mut **new.insert(lock_allocation::spare()), None),
     };
     let (answer, mut buffer) = state::with(|state| {
         if before.is_some() {
@@ -61,7 +57,7 @@ pub fn run<R>(
         key.create(new);
     }
     if let Some(waits) = &mut buffer.decided.waits
-        && name.bytes().len() > LONGEST_SWEPT_KEY
+        && name.key().len() > LONGEST_SWEPT_KEY
     {
         // The sweeps leave out long keys. So the module must decide again when the TTL ends.
         waits.due = key.expires_at().map(|time| now.mono_at(time)).into_iter().chain(waits.due).min();
@@ -97,7 +93,7 @@ pub fn put_back(context: Context, name: &KeyName<'_>) {
     let now = now();
     let mut key = OpenKey::for_write(context, name);
     // If the key holds another value, the sweep ends the dropped lock.
-    let Content::Missing = key.content() else { return };
+    let Ok(None) = key.content() else { return };
     let Some(lock) = state::with(|state| state.store.take_to_put_back(name, now)) else { return };
     let mut payload = Vec::new();
     encoding::append_lock(&mut payload, &lock, now);
@@ -112,7 +108,7 @@ pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
     let mut payload = Vec::new();
     let now = now();
     state::with(|state| {
-        let dropped = state.store.dropped_locks.get(name.db(), name.bytes());
+        let dropped = state.store.dropped_locks.get(name.db(), name.key());
         encoding::append_dropped_lock(&mut payload, dropped, now);
     });
     replicate(context, name, &payload);
@@ -122,7 +118,7 @@ pub fn replicate_dropped(context: Context, name: &KeyName<'_>) {
 #[inline(never)]
 pub fn replicate(context: Context, name: &KeyName<'_>, payload: &[u8]) {
     if !context.replicate(APPLY, name, payload) {
-        log(Level::Warning, "the server does not know LOCK._APPLY: replicas and the AOF miss a change");
+        warn("the server does not know LOCK._APPLY: replicas and the AOF miss a change");
     }
 }
 
@@ -132,7 +128,7 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     let mut buffer = state.effects_buffer.take().unwrap_or_default();
     // Without an audience, the module does not encode the changes, but replicates the running command verbatim. So a
     // command must be running.
-    if context.is_of_command() && state.replication_audience.none() {
+    if context.is_of_command() && state.no_audience {
         buffer.decided.effects.skip_replication();
     }
     buffer

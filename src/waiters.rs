@@ -2,14 +2,14 @@
 
 use crate::errors::Error;
 use crate::pending_replies::PendingReply;
+use crate::server::clock::Slice;
 use crate::server::{BlockedClient, Context, KeyName, Socket, mono, subscriptions};
 use crate::settings;
-use crate::slice::Slice;
 use crate::state;
 use crate::statistics::count;
 use lockward_core::{
-    Absence, AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, Outcome, Owner, QueueId, Span,
-    WaitRequest,
+    Absence, AcquireRequest, Completion, Grant, Instant, LONGEST_SWEPT_KEY, NameRef, Outcome, Owner, QueueId,
+    Span, WaitRequest,
 };
 
 /// A wait that is about to begin.
@@ -30,7 +30,7 @@ pub struct Wait {
 /// [`Error::Full`] when no more clients may wait. [`Error::MayNotWait`] when the server does not let this client wait.
 /// [`Error::Superseded`] when the client has left and its owner waits on another connection.
 pub fn park(context: Context, name: &KeyName<'_>, wait: Wait, due: Option<Instant>) -> Result<(), Error> {
-    let (db, key) = (name.db(), name.bytes());
+    let (db, key) = (name.db(), name.key());
     let Wait { request, wait_limit, keep, minted } = wait;
     state::with(|state| state.store.queues.may_join(db, key, &request, settings::waiter_limits()))
         .map_err(Error::Full)?;
@@ -100,8 +100,9 @@ pub fn end_wait(completion: Completion<BlockedClient>) {
     client.unblock();
 }
 
-/// Ends the waits in these queues until the slice is over.
-pub fn end_waits_in_queues(queues: Vec<QueueId>, outcome: Outcome, now: Instant, slice: Slice) {
+/// Ends all waits, until the slice is over.
+pub fn end_all_waits(outcome: Outcome, now: Instant, slice: Slice) {
+    let queues: Vec<QueueId> = state::with(|state| state.store.queues.queues().collect());
     for queue in queues {
         end_waits_in(queue, outcome, now, slice);
         if slice.is_over() {
@@ -128,7 +129,7 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
 /// pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
-    if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
+    if reply.to_pass_on().is_some() && reply.client.socket.is_some_and(Socket::is_left) {
         context.reply_null_array();
         leave_undelivered(reply);
         return true;
@@ -171,17 +172,8 @@ pub fn reply_grant(context: Context, grant: Grant, minted: Option<&Owner>) {
     }
 }
 
-/// Why a client leaves its wait queue without a reply of the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// The client has disconnected, or the server has ended the wait.
-    Disconnected,
-    /// CLIENT UNBLOCK ends the wait as the wait limit would.
-    Unblocked,
-}
-
 /// The client leaves its wait queue, because it has disconnected or because the server itself has ended the wait.
-pub fn leave(client: BlockedClient, leaving: Leaving) {
+pub fn leave(client: BlockedClient, absence: Absence) {
     // The code that takes a waiter out of its queue also unblocks the client. So if a reply is pending, the client is
     // already unblocked or will be soon, and must not be unblocked here again.
     if drop_reply(client) {
@@ -189,10 +181,6 @@ pub fn leave(client: BlockedClient, leaving: Leaving) {
     }
     let now = mono();
     let was_waiting = state::with(|state| {
-        let absence = match leaving {
-            Leaving::Disconnected => Absence::Disconnected,
-            Leaving::Unblocked => Absence::LimitReached,
-        };
         let left = state.store.queues.leave(client, absence, now).is_some();
         if state.store.is_replica() {
             // Valkey 9 may end a wait after it has reported that this server is a replica.
@@ -200,9 +188,9 @@ pub fn leave(client: BlockedClient, leaving: Leaving) {
         }
         if left {
             state.rearm(now);
-            count(match leaving {
-                Leaving::Disconnected => &mut state.statistics.disconnected,
-                Leaving::Unblocked => &mut state.statistics.wait_limits_reached,
+            count(match absence {
+                Absence::Disconnected => &mut state.statistics.disconnected,
+                Absence::LimitReached => &mut state.statistics.wait_limits_reached,
             });
         }
         left

@@ -41,14 +41,13 @@ impl WakeupTimer {
         let Some(next) = next.map(|next| self.held_back_until.map_or(next, |until| next.max(until))) else {
             return;
         };
-        match self.set {
-            Some((_, set)) if set <= next && now < set.after(OVERDUE) => {}
-            Some((id, _)) => {
-                timer::stop(id);
-                self.set = Some((timer::start(now.until(next)), next));
+        if let Some((id, set)) = self.set {
+            if set <= next && now < set.after(OVERDUE) {
+                return;
             }
-            None => self.set = Some((timer::start(now.until(next)), next)),
+            timer::stop(id);
         }
+        self.set = Some((timer::start(now.until(next)), next));
     }
 
     /// The timer has fired: it is not set any more.

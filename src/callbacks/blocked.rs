@@ -1,9 +1,10 @@
 //! Callbacks of blocked clients: reply, disconnect, CLIENT UNBLOCK. See [`BlockedClient`].
 
 use crate::errors::Error;
-use crate::panics::{Callback, catch_panic};
+use crate::panics::catch_panic;
 use crate::server::{BlockedClient, Context};
-use crate::waiters::{self, Leaving};
+use crate::waiters;
+use lockward_core::Absence;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -17,10 +18,10 @@ pub unsafe extern "C" fn on_reply(
     let context = unsafe { Context::new(context) };
     let client = BlockedClient::of_callback(context);
     let replied =
-        catch_panic(Callback::Reply, false, || client.is_some_and(|client| waiters::reply(context, client)));
+        catch_panic("Reply", false, || client.is_some_and(|client| waiters::reply(context, client)));
     if !replied {
         Error::Internal.reply(context);
-        catch_panic(Callback::ReplyFailed, (), || _ = client.map(waiters::drop_reply));
+        catch_panic("ReplyFailed", (), || _ = client.map(waiters::drop_reply));
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -29,9 +30,9 @@ pub unsafe extern "C" fn on_disconnect(
     _context: *mut raw::RedisModuleCtx,
     handle: *mut raw::RedisModuleBlockedClient,
 ) {
-    catch_panic(Callback::Disconnect, (), || {
+    catch_panic("Disconnect", (), || {
         if let Some(handle) = NonNull::new(handle) {
-            waiters::leave(BlockedClient::with_handle(handle), Leaving::Disconnected);
+            waiters::leave(BlockedClient::with_handle(handle), Absence::Disconnected);
         }
     });
 }
@@ -43,9 +44,9 @@ pub unsafe extern "C" fn on_unblock(
 ) -> c_int {
     // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::new(context) };
-    catch_panic(Callback::Unblock, (), || {
+    catch_panic("Unblock", (), || {
         if let Some(client) = BlockedClient::of_callback(context) {
-            waiters::leave(client, Leaving::Unblocked);
+            waiters::leave(client, Absence::LimitReached);
         }
     });
     context.reply_null_array();

@@ -3,8 +3,8 @@
 use crate::arguments::Arguments;
 use crate::commands::{self, Command};
 use crate::errors::Error;
-use crate::panics::{Callback, catch_panic};
-use crate::server::{ArgumentStrings, Context, KeyUse, add_category, register_command, report_keys};
+use crate::panics::{catch_panic, catch_panic_on_any_thread};
+use crate::server::{Context, KeyUse, add_category, argument_strings, register_command, report_keys};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::slice;
@@ -34,11 +34,11 @@ unsafe extern "C" fn on_command<C: Command>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    if let Some(at) = C::INFO.key.and_then(KeyUse::inner_command) {
-        let reported = catch_panic(Callback::Keys, true, || {
+    if let Some(KeyUse::ReadBeforeCommand) = C::INFO.key {
+        let reported = catch_panic_on_any_thread("Keys", true, || {
             let count = usize::try_from(argc).unwrap_or_default();
             // SAFETY: the server's context and strings are valid for this call.
-            unsafe { report_keys(context, slice::from_raw_parts(argv, count), at) }
+            unsafe { report_keys(context, slice::from_raw_parts(argv, count)) }
         });
         if reported {
             return raw::REDISMODULE_OK as c_int;
@@ -46,11 +46,9 @@ unsafe extern "C" fn on_command<C: Command>(
     }
     // SAFETY: the server's context is valid for this call.
     let context = unsafe { Context::of_command(context) };
-    let done = catch_panic(Callback::Command, Err(Error::Internal), || {
-        let count = usize::try_from(argc).unwrap_or_default();
+    let done = catch_panic("Command", Err(Error::Internal), || {
         // SAFETY: the server passes `argc` strings, which are valid until this call returns.
-        let strings = unsafe { ArgumentStrings::new(slice::from_raw_parts(argv, count)) };
-        C::run(context, Arguments::new(context.db(), strings))
+        C::run(context, Arguments::new(unsafe { argument_strings(argv, argc) }))
     });
     if let Err(error) = done {
         error.reply(context);

@@ -1,7 +1,7 @@
-//! The callbacks of the settings.
+//! The callbacks of the settings, and warnings about settings.
 
-use crate::panics::{Callback, catch_panic};
-use crate::server::{Context, Level, api, log, string_bytes};
+use crate::panics::catch_panic;
+use crate::server::{Context, api, info, string_bytes, warn};
 use crate::server_events;
 use crate::settings::{ALL, Setting, quarantine, shortened_default_lease};
 use lockward_core::parse_i64;
@@ -34,19 +34,33 @@ pub unsafe fn register(context: Context, argv: *mut *mut raw::RedisModuleString,
     loaded
 }
 
+/// The setting of the server that decides whether keys are evicted.
+pub const EVICTION_POLICY: &[u8] = b"maxmemory-policy";
+
+/// Warns if the policy of the server allows evictions. The warning is also logged when there is no memory limit,
+/// because a limit may be set later. Every lock has a TTL, so every policy except noeviction evicts locks too.
+pub fn warn_of_eviction() {
+    let Some(policy) = info::text(c"memory", c"maxmemory_policy") else { return };
+    if policy != b"noeviction" {
+        warn(&format!(
+            "maxmemory-policy is {}: at maxmemory the server evicts locks that are held. The module keeps these \
+                 locks in memory beside the keyspace, so an eviction frees little memory. Set maxmemory-policy to \
+                 noeviction, or keep the locks on a separate server.",
+            policy.escape_ascii()
+        ));
+    }
+}
+
 /// If the settings contradict each other, this function warns once and names the default lease that the module uses.
 fn warn_of_contradiction() {
     static LAST: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let shortened = shortened_default_lease();
     let Ok(last) = LAST.lock().map(|mut last| mem::replace(&mut *last, shortened)) else { return };
     if let Some((set, is)) = shortened.filter(|_| shortened != last) {
-        log(
-            Level::Warning,
-            &format!(
-                "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}, \
+        warn(&format!(
+            "lock.default-lease is {set}, but lock.max-lease or lock.quarantine allows no lease above {is}, \
                  so the default lease is {is} ms"
-            ),
-        );
+        ));
     }
 }
 
@@ -94,12 +108,12 @@ fn defaults(arguments: &[&[u8]]) -> Option<Vec<i64>> {
 }
 
 fn wrong<T>(text: &str) -> Option<T> {
-    log(Level::Warning, text);
+    warn(text);
     None
 }
 
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
-    catch_panic(Callback::Config, 0, || {
+    catch_panic("Config", 0, || {
         // SAFETY: the pointer is the setting that `register_one` passed to the server.
         unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, Setting::get)
     })
@@ -111,7 +125,7 @@ unsafe extern "C" fn set(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    catch_panic(Callback::Config, raw::REDISMODULE_ERR as c_int, || {
+    catch_panic("Config", raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: the pointer is the setting that `register_one` passed to the server.
         if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
             let before = quarantine();
@@ -130,6 +144,6 @@ unsafe extern "C" fn apply(
     _setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    catch_panic(Callback::Config, (), warn_of_contradiction);
+    catch_panic("Config", (), warn_of_contradiction);
     raw::REDISMODULE_OK as c_int
 }

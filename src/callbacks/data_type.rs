@@ -1,7 +1,7 @@
 //! The data type: how the server saves, loads, measures, moves and frees a lock.
 
-use crate::panics::{Callback, catch_panic};
-use crate::server::{Context, KeyName, api, clock, internal_commands, lock_allocation, set_lock_type};
+use crate::panics::{catch_panic, catch_panic_on_any_thread};
+use crate::server::{APPLY, Context, KeyName, LOCK, api, clock, lock_allocation, string_bytes};
 use crate::{server_events, state, stored};
 use lockward_core::{Db, FencingToken, Lock, encoding};
 use redis_module::raw;
@@ -39,18 +39,6 @@ pub const NO_METHODS: raw::RedisModuleTypeMethods = raw::RedisModuleTypeMethods 
     aux_save2: None,
 };
 
-/// Makes a data type; null when the server refuses the type. The name must have nine characters.
-pub fn create_type(
-    context: Context,
-    name: &CStr,
-    version: c_int,
-    mut methods: raw::RedisModuleTypeMethods,
-) -> *mut raw::RedisModuleType {
-    // SAFETY: the context is valid while the server loads the module, and the server copies the name and the
-    // methods.
-    unsafe { api!(RedisModule_CreateDataType(context.as_ptr(), name.as_ptr(), version, &raw mut methods)) }
-}
-
 /// Makes the data type of locks. Returns false if the server refuses the type.
 pub fn register(context: Context) -> bool {
     let methods = raw::RedisModuleTypeMethods {
@@ -65,9 +53,7 @@ pub fn register(context: Context) -> bool {
         unlink2: Some(unlink),
         ..NO_METHODS
     };
-    let lock_type = create_type(context, NAME, ENCODING, methods);
-    set_lock_type(lock_type);
-    !lock_type.is_null()
+    LOCK.create(context, NAME, ENCODING, methods)
 }
 
 /// The lock behind a value of our type.
@@ -100,7 +86,7 @@ pub unsafe fn with_loaded_string<R>(io: *mut raw::RedisModuleIO, read: impl FnOn
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
+    catch_panic("RdbLoad", ptr::null_mut(), || {
         if version != ENCODING {
             stored::warn_of_version(version);
             return ptr::null_mut();
@@ -111,15 +97,31 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
     })
 }
 
-unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    catch_panic(Callback::RdbSave, (), || {
-        // SAFETY: `value` is valid for this call.
-        let Some(lock) = (unsafe { lock(value) }) else { return };
-        let mut payload = Vec::new();
+/// The lock behind a value of our type, encoded.
+///
+/// # Safety
+/// The conditions of [`lock`] hold.
+unsafe fn encoded(value: *const c_void) -> Vec<u8> {
+    let mut payload = Vec::new();
+    // SAFETY: the caller promises a valid value.
+    if let Some(lock) = unsafe { lock(value) } {
         encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: `io` is valid for this call, and the server copies the bytes.
-        unsafe { api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len())) };
-    });
+    }
+    payload
+}
+
+unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    // SAFETY: `io` and `value` are valid for this call.
+    catch_panic("RdbSave", (), || unsafe { save_string(io, &encoded(value)) });
+}
+
+/// Writes a string to an RDB file.
+///
+/// # Safety
+/// The server has passed `io` to the running callback.
+pub unsafe fn save_string(io: *mut raw::RedisModuleIO, bytes: &[u8]) {
+    // SAFETY: the caller promises a valid `io`, and the server copies the bytes.
+    unsafe { api!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast(), bytes.len())) };
 }
 
 unsafe extern "C" fn aof_rewrite(
@@ -127,35 +129,33 @@ unsafe extern "C" fn aof_rewrite(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    catch_panic(Callback::AofRewrite, (), || {
-        // SAFETY: `value` is valid for this call.
-        let Some(lock) = (unsafe { lock(value) }) else { return };
-        let mut payload = Vec::new();
-        encoding::append_lock(&mut payload, lock, clock::read());
-        // SAFETY: the arguments match the format: a string of the server, and a buffer with its length.
-        unsafe {
-            api!(RedisModule_EmitAOF(
-                io,
-                internal_commands::APPLY.as_ptr(),
-                c"sb".as_ptr(),
-                key,
-                payload.as_ptr().cast::<c_char>(),
-                payload.len(),
-            ));
-        }
-    });
+    // SAFETY: `io`, `key` and `value` are valid for this call.
+    catch_panic("AofRewrite", (), || unsafe { emit_apply(io, string_bytes(key), &encoded(value)) });
+}
+
+/// Writes LOCK._APPLY with a key and a payload to the AOF.
+///
+/// # Safety
+/// The server has passed `io` to the running callback.
+pub unsafe fn emit_apply(io: *mut raw::RedisModuleIO, key: &[u8], payload: &[u8]) {
+    let (key, key_len) = (key.as_ptr().cast::<c_char>(), key.len());
+    let (payload, payload_len) = (payload.as_ptr().cast::<c_char>(), payload.len());
+    // SAFETY: the caller promises a valid `io`. The arguments match the format: two buffers with their lengths.
+    unsafe {
+        api!(RedisModule_EmitAOF(io, APPLY.as_ptr(), c"bb".as_ptr(), key, key_len, payload, payload_len));
+    }
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
     // The server may call this function on another thread. SAFETY: `value` is a lock that the module gave to the
     // server, and the server gives the lock back once.
-    catch_panic(Callback::Free, (), || unsafe { lock_allocation::free(value.cast()) });
+    catch_panic_on_any_thread("Free", (), || unsafe { lock_allocation::free(value.cast()) });
 }
 
 /// The cost of freeing a lock. The server frees a lock with many holders on another thread. The module itself deletes
 /// only locks without holders, which the server frees at once.
 unsafe extern "C" fn free_effort(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
-    catch_panic(Callback::Free, 1, || {
+    catch_panic_on_any_thread("Free", 1, || {
         // SAFETY: `value` is valid for this call.
         unsafe { lock(value) }.map_or(1, |lock| lock.holders().len().max(1))
     })
@@ -166,7 +166,7 @@ unsafe extern "C" fn mem_usage(
     value: *const c_void,
     _samples: usize,
 ) -> usize {
-    catch_panic(Callback::MemUsage, 0, || {
+    catch_panic("MemUsage", 0, || {
         // SAFETY: `value` is valid for this call, and is an allocation of the server's allocator.
         let (size, lock) = unsafe { (api!(RedisModule_MallocSize(value.cast_mut())), lock(value)) };
         size.saturating_add(lock.map_or(0, Lock::heap_size))
@@ -174,7 +174,7 @@ unsafe extern "C" fn mem_usage(
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
-    catch_panic(Callback::Digest, (), || {
+    catch_panic("Digest", (), || {
         // SAFETY: `value` is valid for this call.
         let Some(lock) = (unsafe { lock(value) }) else { return };
         // The digest must be the same on a primary and its replica. Each server stores the deadline by its own clock,
@@ -207,7 +207,7 @@ unsafe extern "C" fn unlink(context: *mut raw::RedisModuleKeyOptCtx, value: *con
 /// The server has passed context and value to the running callback.
 #[inline(never)]
 unsafe fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    catch_panic(Callback::Unlink, (), || {
+    catch_panic("Unlink", (), || {
         // SAFETY: the caller promises a valid context and value, and the name is valid through the call.
         unsafe {
             let db = Db(api!(RedisModule_GetDbIdFromOptCtx(context)));
@@ -226,7 +226,7 @@ unsafe extern "C" fn defrag(
     _key: *mut raw::RedisModuleString,
     value: *mut *mut c_void,
 ) -> c_int {
-    catch_panic(Callback::Defrag, 0, || {
+    catch_panic("Defrag", 0, || {
         // SAFETY:
         // - the value, and an owner on the heap, are each one allocation of the server's allocator;
         // - `DefragAlloc` either moves an allocation and frees the old place, or returns null and changes

@@ -9,23 +9,19 @@ pub mod commands;
 pub mod config;
 pub mod data_type;
 pub mod events;
-mod filter;
 pub mod snapshot_key;
 pub mod statistics;
-mod timer;
 
 use crate::server::EntryPoints;
 
 /// The functions that are passed to the server after the module has been loaded.
 pub const ENTRY_POINTS: EntryPoints = EntryPoints {
-    timer: Some(timer::on_timer),
+    timer: Some(events::on_timer),
     reply: Some(blocked::on_reply),
     unblock: Some(blocked::on_unblock),
     disconnect: Some(blocked::on_disconnect),
-    expired_evicted: Some(events::on_expired_evicted),
-    new_key: Some(events::on_new_key),
-    generic: Some(events::on_generic),
-    async_loading: Some(events::on_async_loading),
-    command: Some(filter::on_command),
-    over: Some(filter::on_over),
+    server_event: Some(events::on_server_event),
+    keyspace_event: Some(events::on_keyspace_event),
+    command: Some(events::on_command),
+    over: Some(events::on_over),
 };

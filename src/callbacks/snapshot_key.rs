@@ -1,13 +1,13 @@
 //! The data type of snapshot keys: how the server writes and reads the key that carries dropped locks in a snapshot,
 //! see [`crate::snapshot`]. In memory the key has no value of its own, because the dropped locks are in the store.
 
-use super::data_type::{NO_METHODS, create_type, with_loaded_string};
-use crate::panics::{Callback, catch_panic};
-use crate::server::{Context, api, internal_commands, set_snapshot_key_type, string_bytes};
+use super::data_type::{NO_METHODS, emit_apply, save_string, with_loaded_string};
+use crate::panics::catch_panic;
+use crate::server::{Context, SNAPSHOT_KEY, api, string_bytes};
 use crate::snapshot::{self, Carried};
 use lockward_core::{Db, encoding};
 use redis_module::raw;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 /// The name of the type. The server requires nine characters.
@@ -27,13 +27,11 @@ pub fn register(context: Context) -> bool {
         free: Some(free),
         ..NO_METHODS
     };
-    let key_type = create_type(context, NAME, ENCODING, methods);
-    set_snapshot_key_type(key_type);
-    !key_type.is_null()
+    SNAPSHOT_KEY.create(context, NAME, ENCODING, methods)
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) {
-    catch_panic(Callback::RdbSave, (), || {
+    catch_panic("RdbSave", (), || {
         // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let all = snapshot::carried(db, encoding::append_lock);
@@ -42,15 +40,15 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, _value: *mut c_void) 
             api!(RedisModule_SaveUnsigned(io, u64::try_from(db.0).unwrap_or_default()));
             api!(RedisModule_SaveUnsigned(io, u64::try_from(all.len()).unwrap_or(u64::MAX)));
             for Carried { key, payload } in all {
-                api!(RedisModule_SaveStringBuffer(io, key.as_ptr().cast(), key.len()));
-                api!(RedisModule_SaveStringBuffer(io, payload.as_ptr().cast(), payload.len()));
+                save_string(io, &key);
+                save_string(io, &payload);
             }
         }
     });
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    catch_panic(Callback::RdbLoad, ptr::null_mut(), || {
+    catch_panic("RdbLoad", ptr::null_mut(), || {
         if version != ENCODING {
             return ptr::null_mut();
         }
@@ -90,24 +88,14 @@ unsafe extern "C" fn aof_rewrite(
     _key: *mut raw::RedisModuleString,
     _value: *mut c_void,
 ) {
-    catch_panic(Callback::AofRewrite, (), || {
+    catch_panic("AofRewrite", (), || {
         // SAFETY: `io` is valid for this call.
         let db = Db(unsafe { api!(RedisModule_GetDbIdFromIO(io)) });
         let append =
             |payload: &mut Vec<u8>, lock: &_, now| encoding::append_dropped_lock(payload, Some(lock), now);
         for Carried { key, payload } in snapshot::carried(db, append) {
-            // SAFETY: the arguments match the format: two buffers with their lengths.
-            unsafe {
-                api!(RedisModule_EmitAOF(
-                    io,
-                    internal_commands::APPLY.as_ptr(),
-                    c"bb".as_ptr(),
-                    key.as_ptr().cast::<c_char>(),
-                    key.len(),
-                    payload.as_ptr().cast::<c_char>(),
-                    payload.len(),
-                ));
-            }
+            // SAFETY: `io` is valid for this call.
+            unsafe { emit_apply(io, &key, &payload) };
         }
     });
 }

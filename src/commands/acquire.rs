@@ -1,14 +1,14 @@
 //! LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms [KEEP ms]] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
 use super::command::{Command, LEASE, MODE, only_clients};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key, read_lease};
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::statistics::count;
 use crate::waiters::{self, Wait};
 use crate::{settings, state, transaction};
 use lockward_core::arguments::{ParseError, check_mode, option, set_once};
-use lockward_core::{AcquireRequest, Acquired, Owner, Slots, Span};
+use lockward_core::{AcquireRequest, Acquired, Owner, Slots};
 use uuid::Uuid;
 
 const NAME: &str = "lock.acquire";
@@ -39,11 +39,11 @@ impl Command for Acquire {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let parsed = Parsed::parse(arguments)?;
+        let parsed = Parsed::parse(context, arguments)?;
         only_clients(context)?;
         let mut due = None;
         let acquired = transaction::run(context, &parsed.key, |decision| {
-            let acquired = decision.acquire(&parsed.request);
+            let acquired = decision.acquire(&parsed.wait.request);
             if acquired == Ok(Acquired::Busy) {
                 // After a change, the server notifies other modules. These modules may free the lock before this client
                 // is in the wait queue, so Lockward must decide on the lock again at once.
@@ -56,20 +56,16 @@ impl Command for Acquire {
                 if grant.holds > 1 || !grant.counted {
                     state::with(|state| state.pending.claim(grant.token));
                 }
-                let minted = parsed.minted.then_some(&parsed.request.owner);
+                let minted = parsed.wait.minted.then_some(&parsed.wait.request.owner);
                 waiters::reply_grant(context, grant, minted);
             }
-            Acquired::Busy => match parsed.block {
-                Some(wait_limit) if !context.flags().must_not_block() => {
-                    let Parsed { request, minted, keep, .. } = parsed;
-                    let wait = Wait { request, wait_limit, keep, minted };
-                    waiters::park(context, &parsed.key, wait, due)?;
-                }
-                Some(_) | None => {
-                    state::with(|state| count(&mut state.statistics.busy));
-                    context.reply_null_array();
-                }
-            },
+            Acquired::Busy if parsed.blocks && !context.flags().must_not_block() => {
+                waiters::park(context, &parsed.key, parsed.wait, due)?;
+            }
+            Acquired::Busy => {
+                state::with(|state| count(&mut state.statistics.busy));
+                context.reply_null_array();
+            }
         }
         Ok(())
     }
@@ -77,16 +73,14 @@ impl Command for Acquire {
 
 struct Parsed<'a> {
     key: KeyName<'a>,
-    request: AcquireRequest,
-    minted: bool,
-    /// Whether the client waits, and for how long at most.
-    block: Option<Option<Span>>,
-    keep: Option<Span>,
+    wait: Wait,
+    /// Whether the client waits.
+    blocks: bool,
 }
 
 impl<'a> Parsed<'a> {
-    fn parse(mut arguments: Arguments<'a>) -> Result<Self, Error> {
-        let key = arguments.key()?;
+    fn parse(context: Context, mut arguments: Arguments<'a>) -> Result<Self, Error> {
+        let key = read_key(context, &mut arguments)?;
         let owner = arguments.required()?;
         let minted = owner == b"*";
         let owner = if minted { mint() } else { Owner::new(owner) }.ok_or(ParseError::Owner)?;
@@ -94,8 +88,8 @@ impl<'a> Parsed<'a> {
         let (mut slots, mut weight) = (None, None);
         while let Some(name) = arguments.option() {
             match name {
-                option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
-                option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
+                option::PX => set_once(&mut lease, read_lease(&mut arguments, 1, NAME)?)?,
+                option::EX => set_once(&mut lease, read_lease(&mut arguments, 1_000, NAME)?)?,
                 option::BLOCK => set_once(&mut block, arguments.wait_limit()?)?,
                 option::KEEP => set_once(&mut keep, arguments.keep()?)?,
                 option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
@@ -111,7 +105,9 @@ impl<'a> Parsed<'a> {
         }
         let slots = slots.unwrap_or(Slots::EXCLUSIVE);
         let lease = lease.unwrap_or_else(settings::default_lease);
-        Ok(Self { key, request: AcquireRequest { owner, lease, holds, slots, weight }, minted, block, keep })
+        let request = AcquireRequest { owner, lease, holds, slots, weight };
+        let wait = Wait { request, wait_limit: block.flatten(), keep, minted };
+        Ok(Self { key, wait, blocks: block.is_some() })
     }
 }
 

@@ -4,7 +4,7 @@
 //! Clients may not call this command.
 
 use super::command::{Command, CommandSource, command_source};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key};
 use crate::errors::Error;
 use crate::replicated;
 use crate::server::{Argument, CommandInfo, Context, KeyUse};
@@ -26,7 +26,7 @@ impl Command for Apply {
     };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let key = arguments.key()?;
+        let key = read_key(context, &mut arguments)?;
         let payload = arguments.required()?;
         let origin = match command_source(context) {
             Ok(CommandSource::Primary) => Origin::Live,

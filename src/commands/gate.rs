@@ -6,13 +6,13 @@
 use super::command::Command;
 use crate::arguments::Arguments;
 use crate::errors::Error;
-use crate::server::{Argument, CommandInfo, Context, KeyUse, internal_commands};
+use crate::server::{Argument, CommandInfo, Context, GATE, KeyUse};
 
 pub struct Gate;
 
 impl Command for Gate {
     const INFO: CommandInfo = CommandInfo {
-        name: internal_commands::GATE,
+        name: GATE,
         flags: c"write fast no-monitor no-slowlog",
         arity: 2,
         key: Some(KeyUse::WriteUnseen),

@@ -1,13 +1,13 @@
 //! LOCK.GUARD key token [command [arg ...]]
 
 use super::command::{Command, only_clients};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key};
 use crate::errors::Error;
 use crate::server::{
-    Argument, CommandInfo, Content, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY, OpenKey,
+    Argument, CommandInfo, Context, InnerCommand, KeyName, KeyUse, OWN_CATEGORY, OpenKey, WrongType,
 };
 use crate::{command_time, state, transaction};
-use lockward_core::{Fencing, FencingToken, Instant};
+use lockward_core::{Fencing, FencingToken, Instant, NameRef};
 
 pub struct Guard;
 
@@ -29,13 +29,13 @@ impl Command for Guard {
     };
 
     fn run(context: Context, mut arguments: Arguments<'_>) -> Result<(), Error> {
-        let key = arguments.key()?;
+        let key = read_key(context, &mut arguments)?;
         let token = arguments.token()?;
-        let command = InnerCommand::parse(arguments.rest())?;
+        let command = InnerCommand::parse(arguments.rest()).map_err(Error::Inner)?;
         only_clients(context)?;
         check(context, &key, token)?;
         match command {
-            Some(command) => command.run(context)?,
+            Some(command) => command.run(context).map_err(Error::Inner)?,
             None => context.reply_simple(c"OK"),
         }
         Ok(())
@@ -55,12 +55,12 @@ fn check(context: Context, key: &KeyName<'_>, token: FencingToken) -> Result<(),
 
 fn fencing(context: Context, key: &KeyName<'_>, token: FencingToken, now: Instant) -> Result<Fencing, Error> {
     match OpenKey::for_read(context, key).content() {
-        Content::Lock(lock) => Ok(lock.fencing(token, now)),
-        Content::Missing => Ok(state::with(|state| {
-            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
+        Ok(Some(lock)) => Ok(lock.fencing(token, now)),
+        Ok(None) => Ok(state::with(|state| {
+            let dropped = state.store.dropped_locks.get(key.db(), key.key());
             dropped.map_or(Fencing::Free, |lock| lock.fencing(token, now))
         })),
-        Content::WrongType => {
+        Err(WrongType) => {
             transaction::break_dropped(key, now);
             Err(Error::WrongType)
         }

@@ -1,9 +1,9 @@
 //! The present holders of a lock, for the commands that only read.
 
 use crate::errors::Error;
-use crate::server::{Content, Context, KeyName, OpenKey};
+use crate::server::{Context, KeyName, OpenKey, WrongType};
 use crate::{state, transaction};
-use lockward_core::{Holder, Instant, Load, Lock};
+use lockward_core::{Holder, Instant, Load, Lock, NameRef};
 
 /// Who holds a lock now.
 pub struct Holding {
@@ -32,11 +32,11 @@ pub fn holding(
 ) -> Result<Option<Holding>, Error> {
     let mut open = OpenKey::for_read(context, key);
     match open.content() {
-        Content::WrongType => {
+        Err(WrongType) => {
             transaction::break_dropped(key, now);
             Err(Error::WrongType)
         }
-        Content::Lock(lock) => {
+        Ok(Some(lock)) => {
             let holding = Holding::of(lock, most, now);
             let any_over = holding.as_ref().is_none_or(|holding| holding.count < lock.holders().len());
             drop(open);
@@ -45,8 +45,8 @@ pub fn holding(
             }
             Ok(holding)
         }
-        Content::Missing => Ok(state::with(|state| {
-            let dropped = state.store.dropped_locks.get(key.db(), key.bytes());
+        Ok(None) => Ok(state::with(|state| {
+            let dropped = state.store.dropped_locks.get(key.db(), key.key());
             dropped.and_then(|lock| Holding::of(lock, most, now))
         })),
     }

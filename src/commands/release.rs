@@ -1,7 +1,7 @@
 //! LOCK.RELEASE key owner [HOLDS n | ALL] [TOKEN token]
 
 use super::command::{Command, CommandSource, command_source};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key};
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{state, transaction};
@@ -30,7 +30,7 @@ impl Command for Release {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let (key, request) = parse(arguments)?;
+        let (key, request) = parse(context, arguments)?;
         let left = match command_source(context)? {
             CommandSource::Client => release(context, &key, &request)?,
             CommandSource::Primary | CommandSource::File => apply(context, &key, &request)?,
@@ -65,8 +65,8 @@ fn apply(context: Context, key: &KeyName<'_>, request: &ReleaseRequest) -> Resul
     Ok(transaction::run(context, key, |decision| decision.apply_release(request))??)
 }
 
-fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseRequest), Error> {
-    let key = arguments.key()?;
+fn parse<'a>(context: Context, mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, ReleaseRequest), Error> {
+    let key = read_key(context, &mut arguments)?;
     let owner = arguments.owner()?;
     let (mut left, mut token) = (None, None);
     while let Some(name) = arguments.option() {

@@ -1,7 +1,7 @@
 //! LOCK.RENEW key owner [PX ms | EX s] [TOKEN token] [HOLDS n] [SHARED | SLOTS n [WEIGHT w]]
 
 use super::command::{Command, LEASE, MODE, only_clients};
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, read_key, read_lease};
 use crate::errors::Error;
 use crate::server::{Argument, CommandInfo, Context, KeyName, KeyUse, OWN_CATEGORY};
 use crate::{settings, state, transaction};
@@ -34,7 +34,7 @@ impl Command for Renew {
     };
 
     fn run(context: Context, arguments: Arguments<'_>) -> Result<(), Error> {
-        let (key, request) = parse(arguments)?;
+        let (key, request) = parse(context, arguments)?;
         only_clients(context)?;
         let (token, holds) = transaction::run(context, &key, |decision| {
             let renewed = decision.renew(&request);
@@ -49,14 +49,14 @@ impl Command for Renew {
     }
 }
 
-fn parse<'a>(mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest), Error> {
-    let key = arguments.key()?;
+fn parse<'a>(context: Context, mut arguments: Arguments<'a>) -> Result<(KeyName<'a>, RenewRequest), Error> {
+    let key = read_key(context, &mut arguments)?;
     let owner = arguments.owner()?;
     let (mut lease, mut token, mut holds, mut slots, mut weight) = (None, None, None, None, None);
     while let Some(name) = arguments.option() {
         match name {
-            option::PX => set_once(&mut lease, arguments.lease(1, NAME)?)?,
-            option::EX => set_once(&mut lease, arguments.lease(1_000, NAME)?)?,
+            option::PX => set_once(&mut lease, read_lease(&mut arguments, 1, NAME)?)?,
+            option::EX => set_once(&mut lease, read_lease(&mut arguments, 1_000, NAME)?)?,
             option::TOKEN => set_once(&mut token, arguments.token()?)?,
             option::HOLDS => set_once(&mut holds, arguments.holds(1)?)?,
             option::SLOTS => set_once(&mut slots, arguments.slots()?)?,

@@ -52,13 +52,10 @@ impl Command for Top {
             context.reply_map(5);
             context.reply_bytes(b"key");
             context.reply_bytes(&contended.key);
-            context.reply_bytes(b"waiters");
-            context.reply_integer(u64::try_from(contended.waiters).unwrap_or(u64::MAX));
-            context.reply_bytes(b"longest-wait");
-            context.reply_integer(now.since(contended.first_since).as_millis());
-            context.reply_bytes(b"holders");
+            context.reply_field(b"waiters", u64::try_from(contended.waiters).unwrap_or(u64::MAX));
+            context.reply_field(b"longest-wait", now.since(contended.first_since).as_millis());
             let holders = holding.as_ref().map_or(0, |holding| holding.count);
-            context.reply_integer(u64::try_from(holders).unwrap_or(u64::MAX));
+            context.reply_field(b"holders", u64::try_from(holders).unwrap_or(u64::MAX));
             context.reply_bytes(b"holder");
             match holding.as_ref().and_then(|holding| holding.first.first()) {
                 Some(holder) => context.reply_bytes(&holder.owner.to_bytes()),

@@ -20,12 +20,7 @@ impl CallReply {
 
     /// The text of an error; `None` for anything else.
     pub fn error(&self) -> Option<&[u8]> {
-        (self.kind() == raw::REDISMODULE_REPLY_ERROR as c_int).then(|| self.text())
-    }
-
-    /// The text of a string or an error; empty for anything else.
-    pub fn text(&self) -> &[u8] {
-        self.root().text()
+        (self.kind() == raw::REDISMODULE_REPLY_ERROR as c_int).then(|| self.root().text())
     }
 
     pub fn root(&self) -> ReplyPart<'_> {

@@ -22,7 +22,7 @@ pub fn cluster_state(context: Context) -> ClusterState {
         CallReply::new(api!(RedisModule_Call(context.as_ptr(), command, c"c".as_ptr(), part)))
     };
     let Some(reply) = reply else { return ClusterState::Up };
-    let text = reply.text();
+    let text = reply.root().text();
     let has = |line: &[u8]| text.windows(line.len()).any(|part| part == line);
     if has(b"cluster_state:fail") {
         ClusterState::Down

@@ -1,7 +1,7 @@
 //! Commands as the server registers them: name, flags, key, arguments and documentation.
 
 use super::context::Context;
-use super::log::{Level, log};
+use super::log::warn;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::{mem, ptr};
@@ -28,6 +28,12 @@ pub struct CommandInfo {
     pub complexity: &'static CStr,
 }
 
+/// Carries changes of a lock to replicas and the AOF.
+pub const APPLY: &CStr = c"LOCK._APPLY";
+
+/// Asks the server whether it accepts a write.
+pub const GATE: &CStr = c"lock._gate";
+
 /// The ACL category of the commands for clients.
 pub const OWN_CATEGORY: &str = "lock";
 
@@ -35,113 +41,86 @@ pub const OWN_CATEGORY: &str = "lock";
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
     name: &'static CStr,
-    kind: Kind,
+    kind: raw::RedisModuleCommandArgType,
     option: Option<&'static CStr>,
-    optional: bool,
-    multiple: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Key,
-    Text,
-    Number,
-    Flag,
-    OneOf(&'static [Argument]),
-    Together(&'static [Argument]),
+    flags: u32,
+    parts: &'static [Argument],
 }
 
 impl Argument {
     /// The key, which is the first argument.
     pub const KEY: Self =
-        Self { name: c"key", kind: Kind::Key, option: None, optional: false, multiple: false };
+        Self { kind: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, ..Self::text(c"key") };
 
     /// A string that must be given.
     pub const fn text(name: &'static CStr) -> Self {
-        Self { name, kind: Kind::Text, option: None, optional: false, multiple: false }
+        let kind = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;
+        Self { name, kind, option: None, flags: 0, parts: &[] }
     }
 
     /// A number that must be given.
     pub const fn required_number(name: &'static CStr) -> Self {
-        Self { kind: Kind::Number, ..Self::text(name) }
+        Self { kind: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, ..Self::text(name) }
     }
 
     /// Any number of strings, or none.
     pub const fn more(name: &'static CStr) -> Self {
-        Self { optional: true, multiple: true, ..Self::text(name) }
+        let flags = raw::REDISMODULE_CMD_ARG_OPTIONAL | raw::REDISMODULE_CMD_ARG_MULTIPLE;
+        Self { flags, ..Self::text(name) }
     }
 
     /// An option with a number as its value.
     pub const fn number(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::Number, option: Some(option), optional: true, multiple: false }
+        let flags = raw::REDISMODULE_CMD_ARG_OPTIONAL;
+        Self { option: Some(option), flags, ..Self::required_number(name) }
     }
 
     /// An option without a value.
     pub const fn flag(name: &'static CStr, option: &'static CStr) -> Self {
-        Self { name, kind: Kind::Flag, option: Some(option), optional: true, multiple: false }
+        let kind = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
+        Self { kind, ..Self::number(name, option) }
     }
 
     /// One of several options.
-    pub const fn one_of(name: &'static CStr, choices: &'static [Self]) -> Self {
-        Self { name, kind: Kind::OneOf(choices), option: None, optional: true, multiple: false }
+    pub const fn one_of(name: &'static CStr, parts: &'static [Self]) -> Self {
+        let kind = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
+        Self { kind, flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, parts, ..Self::text(name) }
     }
 
     /// An option, and the arguments that may follow it.
-    pub const fn together(name: &'static CStr, arguments: &'static [Self]) -> Self {
-        Self { name, kind: Kind::Together(arguments), option: None, optional: true, multiple: false }
-    }
-
-    /// The argument as a struct of the module API. `held` owns the memory that the result points to.
-    fn raw(
-        &self,
-        chosen: bool,
-        held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
-    ) -> raw::RedisModuleCommandArg {
-        let optional = if self.optional && !chosen { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
-        let multiple = if self.multiple { raw::REDISMODULE_CMD_ARG_MULTIPLE } else { 0 };
-        let mut subargs = ptr::null_mut();
-        let parts = match self.kind {
-            Kind::OneOf(choices) => Some(raw_list(choices, choices.len(), held)),
-            Kind::Together(arguments) => Some(raw_list(arguments, 1, held)),
-            Kind::Key | Kind::Text | Kind::Number | Kind::Flag => None,
-        };
-        if let Some(mut parts) = parts {
-            subargs = parts.as_mut_ptr();
-            held.push(parts);
-        }
-        raw::RedisModuleCommandArg {
-            name: self.name.as_ptr(),
-            type_: match self.kind {
-                Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
-                Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-                Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                Kind::Flag => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-                Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
-                Kind::Together(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
-            },
-            key_spec_index: if matches!(self.kind, Kind::Key) { 0 } else { -1 },
-            token: self.option.map_or(ptr::null(), CStr::as_ptr),
-            summary: ptr::null(),
-            since: ptr::null(),
-            flags: c_int::try_from(optional | multiple).unwrap_or_default(),
-            deprecated_since: ptr::null(),
-            subargs,
-            display_text: ptr::null(),
-        }
+    pub const fn together(name: &'static CStr, parts: &'static [Self]) -> Self {
+        let kind = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
+        Self { kind, ..Self::one_of(name, parts) }
     }
 }
 
 /// A list of arguments as structs of the module API, with an empty argument at its end. The first `chosen` arguments
-/// are not marked as optional, because the argument that contains them is already optional.
+/// are not marked as optional, because the argument that contains them is already optional. `held` owns the lists to
+/// which the result points.
 fn raw_list(
     arguments: &[Argument],
     chosen: usize,
     held: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
 ) -> Vec<raw::RedisModuleCommandArg> {
-    let raw = |(at, argument): (usize, &Argument)| argument.raw(at < chosen, held);
-    let mut list: Vec<_> = arguments.iter().enumerate().map(raw).collect();
     // SAFETY: this C struct is valid when all its pointers are null and its numbers are zero.
-    list.push(unsafe { mem::zeroed() });
+    let end: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
+    let mut list = Vec::new();
+    for (at, argument) in arguments.iter().enumerate() {
+        let is_key = argument.kind == raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
+        let is_choice = argument.kind == raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
+        let mut parts = raw_list(argument.parts, if is_choice { argument.parts.len() } else { 1 }, held);
+        list.push(raw::RedisModuleCommandArg {
+            name: argument.name.as_ptr(),
+            type_: argument.kind,
+            key_spec_index: if is_key { 0 } else { -1 },
+            token: argument.option.map_or(ptr::null(), CStr::as_ptr),
+            flags: if at < chosen { 0 } else { c_int::try_from(argument.flags).unwrap_or_default() },
+            subargs: if argument.parts.is_empty() { ptr::null_mut() } else { parts.as_mut_ptr() },
+            ..end
+        });
+        held.push(parts);
+    }
+    list.push(end);
     list
 }
 
@@ -173,14 +152,6 @@ impl KeyUse {
             Self::WriteUnseen => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
         }
     }
-
-    /// The position of the inner command, for a command with an inner command.
-    pub const fn inner_command(self) -> Option<usize> {
-        match self {
-            Self::ReadBeforeCommand => Some(3),
-            Self::Read | Self::Write | Self::WriteUnseen => None,
-        }
-    }
 }
 
 /// Adds [`OWN_CATEGORY`] where the server can: Redis from 7.4 on, and Valkey. On other servers a module cannot add a
@@ -192,7 +163,7 @@ pub fn add_category(context: Context) -> bool {
     // SAFETY: the context is valid while the server loads the module, and the server copies the name.
     let added = unsafe { add(context.as_ptr(), name.as_ptr()) } == raw::REDISMODULE_OK as c_int;
     if !added {
-        log(Level::Warning, "the ACL category @lock exists already, so the module does not add it");
+        warn("the ACL category @lock exists already, so the module does not add it");
     }
     added
 }
@@ -211,7 +182,7 @@ pub fn register_command(
         api!(RedisModule_CreateCommand(context, name, entry_point, info.flags.as_ptr(), key, key, key))
     };
     if created != raw::REDISMODULE_OK as c_int {
-        log(Level::Warning, &format!("the command {} exists already", info.name.to_string_lossy()));
+        warn(&format!("the command {} exists already", info.name.to_string_lossy()));
         return false;
     }
     // SAFETY: the command was created above under this name.
@@ -237,7 +208,7 @@ fn describe(command: *mut raw::RedisModuleCommand, info: &CommandInfo) -> bool {
         first.fk.range.lastkey = 0;
         first.fk.range.keystep = 1;
         first.fk.range.limit = 0;
-        if key.inner_command().is_some() {
+        if matches!(key, KeyUse::ReadBeforeCommand) {
             // The server asks the module for the positions and the true flags of the keys of the inner command.
             let any_use = KeyUse::Write.flags() | raw::REDISMODULE_CMD_KEY_INCOMPLETE;
             inner.flags = any_use.into();

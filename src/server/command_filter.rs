@@ -3,8 +3,8 @@
 //! The server sends no event when a command begins. But before each command, the server calls the command filters of
 //! modules. A filter makes every command slower. So the module has a filter only while it must notice the next command.
 
+use super::context::module_context;
 use super::entry_points::entry_points;
-use super::module_context::module_context;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr;

@@ -1,12 +1,14 @@
 //! The context that the server hands to every callback: replies, replication, notification.
 
 use super::call_reply::CallReply;
+use super::entry_points::entry_points;
 use super::info;
 use super::key_name::KeyName;
 use lockward_core::{Db, Event};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The context of one callback. Must not be kept after the callback has returned.
 #[derive(Clone, Copy)]
@@ -152,6 +154,12 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithLongLong(self.raw, number)) };
     }
 
+    /// Replies with a name and a number, as a part of a map.
+    pub fn reply_field(self, name: &[u8], number: u64) {
+        self.reply_bytes(name);
+        self.reply_integer(number);
+    }
+
     /// Replies with a bulk string.
     pub fn reply_bytes(self, bytes: &[u8]) {
         // SAFETY: the context is valid, and the server copies the bytes.
@@ -249,6 +257,20 @@ impl Context {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.raw, class, text.as_ptr(), name.as_ptr())) };
     }
 
+    /// Calls the module's entry point once, when the running command is over. If the command runs in a transaction,
+    /// script or function, the server makes this call when the whole transaction, script or function is over.
+    ///
+    /// Returns false if the server will not make this call: on Redis 7.0, while the server loads data, and on a
+    /// read-only replica.
+    pub fn call_when_over(self) -> bool {
+        // SAFETY: the context is valid, and the callback takes no data.
+        let status = unsafe {
+            raw::RedisModule_AddPostNotificationJob
+                .map(|add| add(self.raw, entry_points().over, ptr::null_mut(), None))
+        };
+        status == Some(raw::REDISMODULE_OK as c_int)
+    }
+
     /// Whether writes must wait, because the server has paused clients for CLIENT PAUSE, a failover or a shutdown. If a
     /// module writes in the background during a pause, the server crashes.
     pub fn paused() -> bool {
@@ -262,4 +284,19 @@ pub fn global_flags() -> Flags {
     // SAFETY: the API allows a null context.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
     Flags(flags.cast_unsigned())
+}
+
+static MODULE_CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// Makes the module's context. Called once, when the module is loaded.
+pub fn create_module_context(context: Context) {
+    // SAFETY: the context is valid. The new context is never freed, because the module cannot be unloaded.
+    let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext(context.as_ptr())) };
+    MODULE_CONTEXT.store(detached, Ordering::Relaxed);
+}
+
+/// A context that is valid as long as the module is loaded, for work outside of a callback.
+pub fn module_context() -> Context {
+    // SAFETY: this context is valid as long as the module is loaded.
+    unsafe { Context::new(MODULE_CONTEXT.load(Ordering::Relaxed)) }
 }

@@ -7,7 +7,7 @@ use redis_module::raw;
 use std::sync::OnceLock;
 
 /// The functions that are passed to the server after the module has been loaded.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct EntryPoints {
     /// The wake-up timer has fired.
     pub timer: raw::RedisModuleTimerProc,
@@ -17,32 +17,15 @@ pub struct EntryPoints {
     pub unblock: raw::RedisModuleCmdFunc,
     /// A blocked client has disconnected.
     pub disconnect: raw::RedisModuleDisconnectFunc,
-    /// A key has expired or was evicted.
-    pub expired_evicted: raw::RedisModuleNotificationFunc,
-    /// A key was created.
-    pub new_key: raw::RedisModuleNotificationFunc,
-    /// A key was renamed or moved, or its TTL was set.
-    pub generic: raw::RedisModuleNotificationFunc,
-    /// A replica loads a new data set beside its old data set.
-    pub async_loading: raw::RedisModuleEventCallback,
+    /// An event of the server, to which the module is subscribed.
+    pub server_event: raw::RedisModuleEventCallback,
+    /// A keyspace event of a class to which the module is subscribed.
+    pub keyspace_event: raw::RedisModuleNotificationFunc,
     /// A command begins.
     pub command: raw::RedisModuleCommandFilterFunc,
     /// A command, transaction, script or function is over.
     pub over: raw::RedisModulePostNotificationJobFunc,
 }
-
-const NONE: EntryPoints = EntryPoints {
-    timer: None,
-    reply: None,
-    unblock: None,
-    disconnect: None,
-    expired_evicted: None,
-    new_key: None,
-    generic: None,
-    async_loading: None,
-    command: None,
-    over: None,
-};
 
 static ENTRY_POINTS: OnceLock<EntryPoints> = OnceLock::new();
 
@@ -52,6 +35,6 @@ pub fn set_entry_points(entry_points: EntryPoints) {
 }
 
 /// The functions of the module that the server calls.
-pub(super) fn entry_points() -> &'static EntryPoints {
-    ENTRY_POINTS.get().unwrap_or(&NONE)
+pub(super) fn entry_points() -> EntryPoints {
+    ENTRY_POINTS.get().copied().unwrap_or_default()
 }

@@ -20,22 +20,10 @@ pub fn events_move_clients() -> bool {
 
 /// Counts of the server that grow until CONFIG RESETSTAT sets them to 0. After a reset, one count may exceed
 /// its old value again before the next check. It is very unlikely that all three counts exceed their old values.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MonotonicStats([u64; 3]);
-
-impl MonotonicStats {
-    const FIELDS: [&CStr; 3] =
-        [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"];
-
-    pub fn read() -> Self {
-        let section = Section::new(c"stats");
-        Self(Self::FIELDS.map(|field| section.number(field).unwrap_or_default()))
-    }
-
-    /// Whether a count is smaller than before.
-    pub fn is_set_back_from(&self, before: &Self) -> bool {
-        self.0.iter().zip(&before.0).any(|(now, before)| now < before)
-    }
+pub fn monotonic_stats() -> [u64; 3] {
+    let section = Section::new(c"stats");
+    [c"total_connections_received", c"total_commands_processed", c"total_net_input_bytes"]
+        .map(|field| section.number(field).unwrap_or_default())
 }
 
 /// A field of a section; `None` when the server has no such field.

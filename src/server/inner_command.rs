@@ -6,10 +6,10 @@ use super::context::Context;
 use super::key_name::string_bytes;
 use super::known_commands::{LONGEST_NAME, known_command, known_command_or_sub};
 use super::shared::on_main_thread;
-use super::strings::ArgumentStrings;
+use super::strings::{ArgumentString, ArgumentStrings};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
+use std::{ptr, slice};
 
 /// Why the module refuses an inner command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,9 @@ pub enum InnerRefused {
 
 /// The inner command of the running command.
 pub struct InnerCommand<'a> {
-    /// The name, which ends in NUL. An array saves an allocation for each call.
-    name: [u8; LONGEST_NAME + 1],
+    name: &'a CStr,
     /// The command's name and arguments.
-    strings: &'a [*mut raw::RedisModuleString],
+    strings: &'a [ArgumentString<'a>],
 }
 
 impl<'a> InnerCommand<'a> {
@@ -41,24 +40,15 @@ impl<'a> InnerCommand<'a> {
         let strings = rest.as_slice();
         let Some(name) = strings.first() else { return Ok(None) };
         // SAFETY: the strings are valid for 'a.
-        let name = unsafe { string_bytes(*name) };
-        if is_own(name) {
+        let name = unsafe { command_name(name.as_ptr()) }.ok_or(InnerRefused::NoSuchCommand)?;
+        if is_own(name.to_bytes()) {
             return Err(InnerRefused::OwnCommand);
         }
         // Valkey aborts when a module calls WAIT or WAITAOF in a script.
-        if [&b"wait"[..], b"waitaof"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
+        if [&b"wait"[..], b"waitaof"].iter().any(|other| name.to_bytes().eq_ignore_ascii_case(other)) {
             return Err(InnerRefused::WaitsForReplicas);
         }
-        let mut copied = [0; LONGEST_NAME + 1];
-        match copied.get_mut(..name.len()).filter(|_| may_be_name(name)) {
-            Some(copy) => copy.copy_from_slice(name),
-            None => return Err(InnerRefused::NoSuchCommand),
-        }
-        Ok(Some(Self { name: copied, strings }))
-    }
-
-    fn name(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.name).unwrap_or_default()
+        Ok(Some(Self { name, strings }))
     }
 
     /// Runs the inner command with the client's rights, and sends the reply. The server makes the same checks as for
@@ -80,7 +70,7 @@ impl<'a> InnerCommand<'a> {
     /// the module does not know the flags, so any command may block. If the server can return a promise (Redis from 7.2
     /// on, and Valkey), the module calls such a command in the mode that allows a promise as its reply.
     fn call(&self, context: Context) -> Result<CallReply, InnerRefused> {
-        let known = known_command(self.name());
+        let known = known_command(self.name);
         let cannot_block = known.as_ref().is_some_and(|command| !command.of_module)
             || context.flags().in_transaction_or_script();
         let (as_client, as_server) = match known {
@@ -105,9 +95,9 @@ impl<'a> InnerCommand<'a> {
         let reply = unsafe {
             CallReply::new(api!(RedisModule_Call(
                 context.as_ptr(),
-                self.name().as_ptr(),
+                self.name.as_ptr(),
                 mode.as_ptr(),
-                arguments.as_ptr(),
+                arguments.as_ptr().cast::<*mut raw::RedisModuleString>(),
                 arguments.len(),
             )))
         };
@@ -127,7 +117,7 @@ impl<'a> InnerCommand<'a> {
     /// text.
     fn no_permission(&self, text: &[u8]) -> String {
         let what = if text.ends_with(b"subcommand.") {
-            let name = self.name().to_bytes().to_ascii_lowercase();
+            let name = self.name.to_bytes().to_ascii_lowercase();
             return format!(
                 "NOPERM this user has no permissions to run the '{}' command",
                 name.escape_ascii()
@@ -144,18 +134,32 @@ impl<'a> InnerCommand<'a> {
 /// The beginning of the error of Redis 7.0 when the user may not run a command that a module calls.
 const OLD_ACL_ERROR: &[u8] = b"ERR acl verification failed, ";
 
-/// Whether a command may have this name.
-fn may_be_name(name: &[u8]) -> bool {
-    name.len() <= LONGEST_NAME && !name.contains(&0)
+/// The name of a command; `None` if no command can have this name.
+///
+/// # Safety
+/// `string` is valid and unchanged for `'a`.
+unsafe fn command_name<'a>(string: *const raw::RedisModuleString) -> Option<&'a CStr> {
+    // SAFETY: the caller promises a valid string. The server stores a NUL after the bytes of each string, so that
+    // modules can use the string as a C string.
+    let with_nul = unsafe {
+        let name = string_bytes(string);
+        if name.len() > LONGEST_NAME {
+            return None;
+        }
+        slice::from_raw_parts(name.as_ptr(), name.len().saturating_add(1))
+    };
+    CStr::from_bytes_with_nul(with_nul).ok()
 }
 
 fn is_own(name: &[u8]) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"lock."))
 }
 
-/// Reports to the server the keys of a command that has an inner command at position `at`: the first
-/// argument, and the keys of the inner command. Returns false if the server does not ask for keys but runs
-/// the command.
+/// The position of the inner command among the words of its command.
+const INNER_COMMAND: usize = 3;
+
+/// Reports to the server the keys of a command that has an inner command: the first argument, and the keys of the inner
+/// command. Returns false if the server does not ask for keys but runs the command.
 ///
 /// From Redis 8.4 on, the server asks on its I/O threads, without its lock. On these threads the module must not call a
 /// command to learn the flags of the keys, so most flags are unknown. When the inner command runs, the server checks
@@ -163,11 +167,7 @@ fn is_own(name: &[u8]) -> bool {
 ///
 /// # Safety
 /// The server has passed the context and the strings to the running callback.
-pub unsafe fn report_keys(
-    context: *mut raw::RedisModuleCtx,
-    argv: &[*mut raw::RedisModuleString],
-    at: usize,
-) -> bool {
+pub unsafe fn report_keys(context: *mut raw::RedisModuleCtx, argv: &[*mut raw::RedisModuleString]) -> bool {
     // SAFETY: the caller promises a valid context and valid strings. These functions need no client.
     unsafe {
         if api!(RedisModule_IsKeysPositionRequest(context)) == 0 {
@@ -180,15 +180,14 @@ pub unsafe fn report_keys(
         if argv.len() > 1 {
             report(1, c_int::try_from(KeyUse::Read.flags()).unwrap_or_default());
         }
-        let inner = argv.get(at..).unwrap_or_default();
+        let inner = argv.get(INNER_COMMAND..).unwrap_or_default();
         // The module does not report the keys of an inner command that it refuses to run: a command of this module, or
         // a name that no command can have.
-        let is_refused = |name: &[u8]| is_own(name) || !may_be_name(name);
-        if inner.first().is_none_or(|name| is_refused(string_bytes(*name))) {
+        if inner.first().and_then(|name| command_name(*name)).is_none_or(|name| is_own(name.to_bytes())) {
             return true;
         }
         let keys = if on_main_thread() { known_keys(context, inner) } else { keys_by_server(context, inner) };
-        keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(at), flags));
+        keys.into_iter().for_each(|(position, flags)| report(position.saturating_add(INNER_COMMAND), flags));
         true
     }
 }
@@ -210,16 +209,12 @@ unsafe fn known_keys(
     let Some(command) = known_command_or_sub(&words).filter(|command| command.takes(words.len())) else {
         return by_server();
     };
-    if let Some(keys) = command.keys(words.len()) {
+    if let Some(keys) = command.keys(&words) {
         return keys;
-    }
-    let keys = by_server();
-    if keys.is_empty() {
-        return command.counted_keys(&words);
     }
     // The server names no flags if it has not used the command's key specifications.
     let flags = |(position, flags)| (position, if flags == 0 { command.flags_at(position) } else { flags });
-    keys.into_iter().map(flags).collect()
+    by_server().into_iter().map(flags).collect()
 }
 
 /// The positions of the keys of a command, as the server finds them, and the flags of each key (0 if the

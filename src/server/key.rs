@@ -3,36 +3,45 @@
 use super::{Context, KeyName, lock_allocation};
 use lockward_core::{Db, Lock, WallTime};
 use redis_module::raw;
+use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::{ffi::c_int, ptr};
 
-static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+/// A data type of the module. Null until the type has been created.
+pub struct DataType(AtomicPtr<raw::RedisModuleType>);
 
-static SNAPSHOT_KEY_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+/// The data type of locks.
+pub static LOCK: DataType = DataType(AtomicPtr::new(ptr::null_mut()));
 
-/// Sets the data type of snapshot keys, once it has been created.
-pub fn set_snapshot_key_type(key_type: *mut raw::RedisModuleType) {
-    SNAPSHOT_KEY_TYPE.store(key_type, Ordering::Relaxed);
-}
+/// The data type of snapshot keys.
+pub static SNAPSHOT_KEY: DataType = DataType(AtomicPtr::new(ptr::null_mut()));
 
-/// Sets the data type of locks, once it has been created.
-pub fn set_lock_type(lock_type: *mut raw::RedisModuleType) {
-    LOCK_TYPE.store(lock_type, Ordering::Relaxed);
+impl DataType {
+    /// Makes the data type. Returns false when the server refuses the type. The name must have nine characters.
+    pub fn create(
+        &self,
+        context: Context,
+        name: &CStr,
+        version: c_int,
+        mut methods: raw::RedisModuleTypeMethods,
+    ) -> bool {
+        let (context, name) = (context.as_ptr(), name.as_ptr());
+        // SAFETY: the context is valid while the server loads the module, and the server copies the name and the
+        // methods.
+        let created = unsafe { api!(RedisModule_CreateDataType(context, name, version, &raw mut methods)) };
+        self.0.store(created, Ordering::Relaxed);
+        !created.is_null()
+    }
+
+    fn get(&self) -> *mut raw::RedisModuleType {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The key holds something that is not a lock.
 #[derive(Debug)]
 pub struct WrongType;
-
-/// What an open key holds.
-pub enum Content<'a> {
-    /// Nothing.
-    Missing,
-    Lock(&'a mut Lock),
-    /// Something that is not a lock.
-    WrongType,
-}
 
 /// An open key, which is closed when this value is dropped. If a key whose TTL has passed is opened for
 /// writing, the server first deletes the key, and calls back into the module for this.
@@ -76,15 +85,15 @@ impl<'a> OpenKey<'a> {
         (!self.key.is_null()).then(|| Db(unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.key)) }))
     }
 
-    /// What the key holds.
-    pub fn content(&mut self) -> Content<'_> {
+    /// The lock in the key; `None` if the key does not exist.
+    pub fn content(&mut self) -> Result<Option<&mut Lock>, WrongType> {
         // SAFETY: the key is open, or null if it was opened for reading and does not exist; the API allows null.
         let of_type = unsafe { api!(RedisModule_ModuleTypeGetType(self.key)) };
-        if of_type.is_null() || of_type != LOCK_TYPE.load(Ordering::Relaxed) {
+        if of_type.is_null() || of_type != LOCK.get() {
             // SAFETY: the key is open, or null, which the API allows.
             let kind = unsafe { api!(RedisModule_KeyType(self.key)) };
             let is_missing = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-            return if is_missing { Content::Missing } else { Content::WrongType };
+            return if is_missing { Ok(None) } else { Err(WrongType) };
         }
         // SAFETY: the key is open.
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.key)) }.cast();
@@ -92,10 +101,7 @@ impl<'a> OpenKey<'a> {
         // - a value of our type was made by `lock_allocation::give`, in `create` or in the type's load callback;
         // - the value lives as long as the key, and `self` is borrowed while the reference is used;
         // - all code runs under the server's lock, and the key is opened only once at a time.
-        match unsafe { self.value.as_mut() } {
-            Some(lock) => Content::Lock(lock),
-            None => Content::WrongType,
-        }
+        unsafe { self.value.as_mut() }.map(Some).ok_or(WrongType)
     }
 
     /// Stores `lock` and its TTL in a key that holds nothing. A free lock is not stored.
@@ -106,7 +112,7 @@ impl<'a> OpenKey<'a> {
         }
         let expires_at = lock.expires_at();
         let value = lock_allocation::give(lock);
-        let of_type = LOCK_TYPE.load(Ordering::Relaxed);
+        let of_type = LOCK.get();
         // SAFETY: the key is open for writing, and the value belongs to the server after this call.
         let stored = unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, value.cast())) };
         if stored != raw::REDISMODULE_OK as c_int {
@@ -151,7 +157,7 @@ impl<'a> OpenKey<'a> {
 
     /// Stores a snapshot key in a key that holds nothing.
     pub fn create_snapshot_key(&mut self) {
-        let of_type = SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed);
+        let of_type = SNAPSHOT_KEY.get();
         // SAFETY: the key is open for writing, and nobody reads or frees the value of a snapshot key.
         unsafe { api!(RedisModule_ModuleTypeSetValue(self.key, of_type, ptr::dangling_mut())) };
     }
@@ -160,7 +166,7 @@ impl<'a> OpenKey<'a> {
         // SAFETY: the key is open for writing.
         unsafe {
             let of_type = api!(RedisModule_ModuleTypeGetType(self.key));
-            if !of_type.is_null() && of_type == SNAPSHOT_KEY_TYPE.load(Ordering::Relaxed) {
+            if !of_type.is_null() && of_type == SNAPSHOT_KEY.get() {
                 api!(RedisModule_DeleteKey(self.key));
             }
         }

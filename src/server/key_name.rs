@@ -46,15 +46,6 @@ impl<'a> KeyName<'a> {
         Self { db, string, owned: true, bytes: OnceCell::new() }
     }
 
-    pub const fn db(&self) -> Db {
-        self.db
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the string is valid as long as `self`, and the returned bytes are borrowed from `self`.
-        self.bytes.get_or_init(|| unsafe { string_bytes(self.string) })
-    }
-
     pub const fn as_ptr(&self) -> *mut raw::RedisModuleString {
         self.string
     }
@@ -68,7 +59,8 @@ impl NameRef for KeyName<'_> {
 
     #[inline]
     fn key(&self) -> &[u8] {
-        self.bytes()
+        // SAFETY: the string is valid as long as `self`, and the returned bytes are borrowed from `self`.
+        self.bytes.get_or_init(|| unsafe { string_bytes(self.string) })
     }
 }
 

@@ -1,16 +1,16 @@
 //! What the server reports about its commands. The module asks once for each command.
 
 use super::call_reply::{CallReply, ReplyPart};
-use super::module_context::module_context;
+use super::context::module_context;
 use super::shared::Shared;
-use lazy_static::lazy_static;
 use lockward_core::parse_i64;
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
-/// The longest name of a command or subcommand that the module looks up, in bytes.
+/// The longest name of a command or subcommand that the module looks up, in bytes. So the module copies no long argument.
 pub const LONGEST_NAME: usize = 127;
 
 /// What the server reports about a command.
@@ -30,33 +30,30 @@ pub struct KnownCommand {
 
 /// Where the keys of a command are, and how the command uses the keys.
 struct KeySpec {
-    /// The positions, if they depend only on the number of arguments.
-    range: Option<Range>,
-    /// The positions, if an argument gives the number of keys.
-    counted: Option<Counted>,
+    /// The positions of the keys; `None` when only the server can find the keys.
+    positions: Option<Positions>,
     /// The flags of the module API; `None` when they depend on the arguments.
     flags: Option<c_int>,
 }
 
-/// The first key, the last key, and the step from one key to the next. `last` counts from the first key or, if it is
-/// negative, from the last argument.
-struct Range {
+/// The first key, the last key, and the step from one key to the next.
+struct Positions {
     first: usize,
-    last: i64,
+    last: Last,
     step: usize,
 }
 
-/// The argument at `count` is the number of keys. The keys begin at `first`, at a fixed distance from each
-/// other.
-struct Counted {
-    count: usize,
-    first: usize,
-    step: usize,
+/// The last key of a command.
+enum Last {
+    /// Counts from the first key or, if it is negative, from the last argument.
+    At(i64),
+    /// The argument at this position is the number of keys.
+    CountedBy(usize),
 }
 
-lazy_static! {
-    static ref KNOWN: Shared<HashMap<Box<[u8]>, Rc<KnownCommand>>> = Shared::new(HashMap::new());
-}
+type Known = HashMap<Box<[u8]>, Rc<KnownCommand>>;
+
+static KNOWN: LazyLock<Shared<Known>> = LazyLock::new(|| Shared::new(HashMap::new()));
 
 /// What the server reports about the command with this name; `None` when there is no such command.
 pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {
@@ -92,55 +89,40 @@ impl KnownCommand {
         if self.arity < 0 { count >= self.arity.saturating_neg() } else { count == self.arity }
     }
 
-    /// The positions and flags of all keys of a call with `count` words; `None` when only the server can find the keys.
-    pub fn keys(&self, count: usize) -> Option<Vec<(usize, c_int)>> {
+    /// The positions and flags of all keys of a call; `None` when only the server can find the keys.
+    pub fn keys(&self, words: &[&[u8]]) -> Option<Vec<(usize, c_int)>> {
         let mut keys = Vec::new();
         for spec in &self.specs {
-            let (range, flags) = (spec.range.as_ref()?, spec.flags?);
-            keys.extend(range.positions(count).map(|position| (position, flags)));
+            let (positions, flags) = (spec.positions.as_ref()?, spec.flags?);
+            keys.extend(positions.of_keys(words).into_iter().flatten().map(|position| (position, flags)));
         }
         Some(keys)
-    }
-
-    /// The positions and flags of the keys, if an argument gives the number of keys. MSETEX needs this
-    /// function, because Valkey 9.1 does not report the keys of MSETEX to modules.
-    pub fn counted_keys(&self, words: &[&[u8]]) -> Vec<(usize, c_int)> {
-        let counted = self.specs.iter().filter_map(|spec| spec.counted.as_ref().zip(spec.flags));
-        counted
-            .flat_map(|(counted, flags)| counted.positions(words).map(move |position| (position, flags)))
-            .collect()
     }
 
     /// The flags of a key for which the server has named no flags. These are the flags of the key specification that
     /// begins at this position, or of the last key specification.
     pub fn flags_at(&self, position: usize) -> c_int {
-        let begins = |spec: &&KeySpec| spec.range.as_ref().is_some_and(|range| range.first == position);
+        let begins = |spec: &&KeySpec| spec.positions.as_ref().is_some_and(|keys| keys.first == position);
         let spec = self.specs.iter().find(begins).or(self.specs.last());
         spec.and_then(|spec| spec.flags).unwrap_or_default()
     }
 }
 
-impl Range {
-    fn positions(&self, count: usize) -> impl Iterator<Item = usize> {
-        let last = match usize::try_from(self.last) {
-            Ok(after) => self.first.saturating_add(after),
-            Err(_) => count.saturating_sub(usize::try_from(self.last.unsigned_abs()).unwrap_or(usize::MAX)),
+impl Positions {
+    /// The positions of the keys of a call; `None` if the number of keys is wrong.
+    fn of_keys(&self, words: &[&[u8]]) -> Option<impl Iterator<Item = usize> + use<>> {
+        let end = words.len().saturating_sub(1);
+        let last = match self.last {
+            Last::At(last) => match usize::try_from(last) {
+                Ok(after) => self.first.saturating_add(after).min(end),
+                Err(_) => words.len().checked_sub(usize::try_from(last.unsigned_abs()).ok()?)?,
+            },
+            Last::CountedBy(position) => {
+                let steps = usize::try_from(parse_i64(words.get(position)?)?).ok()?.checked_sub(1)?;
+                steps.checked_mul(self.step)?.checked_add(self.first).filter(|last| *last <= end)?
+            }
         };
-        (self.first..=last.min(count.saturating_sub(1))).step_by(self.step.max(1))
-    }
-}
-
-impl Counted {
-    /// The positions of the keys; empty if the call has too few words for that many keys.
-    fn positions(&self, words: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
-        let count = words.get(self.count).and_then(|word| parse_i64(word)).unwrap_or_default();
-        let steps = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));
-        let last = steps.and_then(|steps| steps.checked_mul(self.step)?.checked_add(self.first));
-        let last = last.filter(|last| *last < words.len());
-        last.into_iter().flat_map({
-            let (first, step) = (self.first, self.step.max(1));
-            move |last| (first..=last).step_by(step)
-        })
+        Some((self.first..=last).step_by(self.step.max(1)))
     }
 }
 
@@ -169,27 +151,22 @@ fn ask(name: &CStr) -> Option<KnownCommand> {
 
 fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
     let position = |part: ReplyPart<'_>, field: &[u8]| usize::try_from(part.field(field)?.number()).ok();
-    let begin_and = |kind: &[u8]| {
+    let positions = || {
         let (begin, find) = (spec.field(b"begin_search")?, spec.field(b"find_keys")?);
-        let is_known = begin.field(b"type")?.text() == b"index" && find.field(b"type")?.text() == kind;
-        if is_known { Some((position(begin.field(b"spec")?, b"index")?, find.field(b"spec")?)) } else { None }
-    };
-    let range = || {
-        let (first, find) = begin_and(b"range")?;
-        // A limit above 1 means that only a part of the arguments are keys.
-        if find.field(b"limit")?.number() > 1 {
+        if begin.field(b"type")?.text() != b"index" {
             return None;
         }
-        Some(Range { first, last: find.field(b"lastkey")?.number(), step: position(find, b"keystep")? })
-    };
-    let counted = || {
-        let (begin, find) = begin_and(b"keynum")?;
-        let from_begin = |field| begin.checked_add(position(find, field)?);
-        Some(Counted {
-            count: from_begin(b"keynumidx")?,
-            first: from_begin(b"firstkey")?,
-            step: position(find, b"keystep")?,
-        })
+        let begin = position(begin.field(b"spec")?, b"index")?;
+        let (kind, find) = (find.field(b"type")?.text(), find.field(b"spec")?);
+        let step = position(find, b"keystep")?;
+        if kind == b"keynum" {
+            let first = begin.checked_add(position(find, b"firstkey")?)?;
+            let count = begin.checked_add(position(find, b"keynumidx")?)?;
+            return Some(Positions { first, last: Last::CountedBy(count), step });
+        }
+        // A limit above 1 means that only a part of the arguments are keys.
+        let is_known = kind == b"range" && find.field(b"limit")?.number() <= 1;
+        is_known.then_some(Positions { first: begin, last: Last::At(find.field(b"lastkey")?.number()), step })
     };
     let flags = || {
         let mut flags = 0;
@@ -198,7 +175,7 @@ fn key_spec(spec: ReplyPart<'_>) -> KeySpec {
         }
         c_int::try_from(flags).ok()
     };
-    KeySpec { range: range(), counted: counted(), flags: flags() }
+    KeySpec { positions: positions(), flags: flags() }
 }
 
 /// The number of a flag in the module API. `None` for the flag that marks a specification as incomplete.

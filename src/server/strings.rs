@@ -3,51 +3,47 @@
 use super::key_name::{KeyName, string_bytes};
 use lockward_core::Db;
 use redis_module::raw;
+use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::slice;
 
-/// The arguments of a command, valid for `'a`.
-pub struct ArgumentStrings<'a>(slice::Iter<'a, *mut raw::RedisModuleString>);
+/// One argument of a command, valid for `'a`.
+#[repr(transparent)]
+pub struct ArgumentString<'a>(*mut raw::RedisModuleString, PhantomData<&'a ()>);
 
-/// One argument of a command.
-pub struct ArgumentString<'a>(&'a *mut raw::RedisModuleString);
+/// The arguments of a command.
+pub type ArgumentStrings<'a> = slice::Iter<'a, ArgumentString<'a>>;
 
-impl<'a> ArgumentStrings<'a> {
-    /// The arguments after the command's name.
-    ///
-    /// # Safety
-    /// Every string in `argv` is valid for `'a`.
-    pub unsafe fn new(argv: &'a [*mut raw::RedisModuleString]) -> Self {
-        let mut words = argv.iter();
-        words.next();
-        Self(words)
-    }
-
-    /// The remaining strings.
-    pub(super) fn as_slice(&self) -> &'a [*mut raw::RedisModuleString] {
-        self.0.as_slice()
-    }
-}
-
-impl<'a> Iterator for ArgumentStrings<'a> {
-    type Item = ArgumentString<'a>;
-
-    fn next(&mut self) -> Option<ArgumentString<'a>> {
-        self.0.next().map(ArgumentString)
-    }
+/// The arguments after the command's name.
+///
+/// # Safety
+/// The server has passed `argv` and `argc` to the running callback, which lasts for `'a`.
+pub unsafe fn argument_strings<'a>(
+    argv: *const *mut raw::RedisModuleString,
+    argc: c_int,
+) -> ArgumentStrings<'a> {
+    let count = usize::try_from(argc).unwrap_or_default();
+    // SAFETY: the caller promises `argc` strings, which are valid for 'a.
+    let words = unsafe { slice::from_raw_parts(argv.cast(), count) };
+    words.get(1..).unwrap_or_default().iter()
 }
 
 impl<'a> ArgumentString<'a> {
     /// The argument as the name of a key in `db`.
-    pub fn key_name(self, db: Db) -> KeyName<'a> {
-        // SAFETY: the caller of `ArgumentStrings::new` promises strings that are valid for 'a.
-        unsafe { KeyName::new(db, *self.0) }
+    pub fn key_name(&self, db: Db) -> KeyName<'a> {
+        // SAFETY: the caller of `argument_strings` promises strings that are valid for 'a.
+        unsafe { KeyName::new(db, self.0) }
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut raw::RedisModuleString {
+        self.0
     }
 }
 
-impl<'a> From<ArgumentString<'a>> for &'a [u8] {
-    fn from(argument: ArgumentString<'a>) -> Self {
-        // SAFETY: the caller of `ArgumentStrings::new` promises strings that are valid for 'a, and the server
+impl<'a> From<&'a ArgumentString<'a>> for &'a [u8] {
+    fn from(argument: &'a ArgumentString<'a>) -> Self {
+        // SAFETY: the caller of `argument_strings` promises strings that are valid for 'a, and the server
         // does not change the arguments of a command.
-        unsafe { string_bytes(*argument.0) }
+        unsafe { string_bytes(argument.0) }
     }
 }

@@ -1,7 +1,7 @@
 //! The server's timers.
 
+use super::context::module_context;
 use super::entry_points::entry_points;
-use super::module_context::module_context;
 use lockward_core::Span;
 use redis_module::raw;
 use std::ptr;

@@ -1,8 +1,8 @@
 //! Whether the server accepts a write that no client has sent.
 
 use super::call_reply::CallReply;
+use super::command::GATE;
 use super::context::Context;
-use super::internal_commands::GATE;
 use super::key_name::KeyName;
 use std::ffi::CStr;
 
@@ -11,13 +11,11 @@ use std::ffi::CStr;
 pub enum WriteGate {
     /// The server would accept the write.
     Open,
-    /// This node serves the key, but refuses writes now: for example because it is a replica, or cannot write to its
-    /// disk.
+    /// This node refuses writes now: for example because it is a replica, cannot write to its disk, or its cluster is
+    /// down.
     Refused,
     /// This node does not serve the key.
     NotServed,
-    /// No node serves any key: the cluster is down.
-    Down,
 }
 
 impl Context {
@@ -27,13 +25,9 @@ impl Context {
     /// in the mode for scripts, in which the server makes the same checks as for clients. The server checks
     /// the slot last. So if the server refuses for another reason, the module asks about the slot separately.
     pub fn write_gate(self, name: &KeyName<'_>) -> WriteGate {
-        match self.call_gate(c"SEs", name) {
-            WriteGate::Refused => match self.slot_gate(name) {
-                WriteGate::Open | WriteGate::Refused => WriteGate::Refused,
-                not_here @ (WriteGate::NotServed | WriteGate::Down) => not_here,
-            },
-            answer @ (WriteGate::Open | WriteGate::NotServed | WriteGate::Down) => answer,
-        }
+        let answer = self.call_gate(c"SEs", name);
+        let ask_slot = answer == WriteGate::Refused;
+        if ask_slot && self.slot_gate(name) == WriteGate::NotServed { WriteGate::NotServed } else { answer }
     }
 
     /// Whether this node of a cluster serves `name` now, even if writes are not allowed.
@@ -56,13 +50,6 @@ impl Context {
 /// Why the server refuses the write. `text` is the error of `RM_Call`.
 fn refusal(text: &[u8]) -> WriteGate {
     const ELSEWHERE: &[u8] = b"non local key";
-    const DOWN: &[u8] = b"the cluster is down";
-    let says = |what: &[u8]| text.windows(what.len()).any(|part| part == what);
-    if says(ELSEWHERE) {
-        WriteGate::NotServed
-    } else if says(DOWN) {
-        WriteGate::Down
-    } else {
-        WriteGate::Refused
-    }
+    let is_elsewhere = text.windows(ELSEWHERE.len()).any(|part| part == ELSEWHERE);
+    if is_elsewhere { WriteGate::NotServed } else { WriteGate::Refused }
 }
