@@ -11,9 +11,9 @@ use crate::pending_replies::PendingReplies;
 use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
+use lazy_static::lazy_static;
 use lockward_core::{Decided, Instant, LockName, Now, QueueId, Store, SweepPosition};
 use std::collections::HashMap;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that the module remembers except the settings.
@@ -102,7 +102,9 @@ impl State {
     }
 }
 
-static STATE: LazyLock<Shared<State>> = LazyLock::new(|| Shared::new(State::default()));
+lazy_static! {
+    static ref STATE: Shared<State> = Shared::new(State::default());
+}
 
 /// Whether the module is changing the keyspace. Set and read only under the server's lock.
 static OWN_WRITE: AtomicBool = AtomicBool::new(false);

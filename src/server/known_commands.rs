@@ -3,12 +3,12 @@
 use super::call_reply::{CallReply, ReplyPart};
 use super::context::module_context;
 use super::shared::Shared;
+use lazy_static::lazy_static;
 use lockward_core::parse_i64;
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 /// The longest name of a command or subcommand that the module looks up, in bytes. So the module copies no long argument.
 pub const LONGEST_NAME: usize = 127;
@@ -51,9 +51,9 @@ enum Last {
     CountedBy(usize),
 }
 
-type Known = HashMap<Box<[u8]>, Rc<KnownCommand>>;
-
-static KNOWN: LazyLock<Shared<Known>> = LazyLock::new(|| Shared::new(HashMap::new()));
+lazy_static! {
+    static ref KNOWN: Shared<HashMap<Box<[u8]>, Rc<KnownCommand>>> = Shared::new(HashMap::new());
+}
 
 /// What the server reports about the command with this name; `None` when there is no such command.
 pub fn known_command(name: &CStr) -> Option<Rc<KnownCommand>> {

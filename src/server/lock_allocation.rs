@@ -7,9 +7,9 @@
 //! allocator, about 20 ns for an acquire and a release.
 
 use super::shared::Shared;
+use lazy_static::lazy_static;
 use lockward_core::Lock;
 use std::ptr;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The module keeps the memory of at most this many released locks: 3 KB.
@@ -26,9 +26,11 @@ static FREED: AtomicU64 = AtomicU64::new(0);
 /// The value that the module is deleting now. Another thread may free other values meanwhile.
 static DELETED: AtomicPtr<Lock> = AtomicPtr::new(ptr::null_mut());
 
-/// Spare memory. Used when the module makes a lock for a key, and when [`free`] frees a lock that the module
-/// deletes. Both happen under the server's lock.
-static SPARES: LazyLock<Shared<Spares>> = LazyLock::new(|| Shared::new(Vec::new()));
+lazy_static! {
+    /// Spare memory. Used when the module makes a lock for a key, and when [`free`] frees a lock that the module
+    /// deletes. Both happen under the server's lock.
+    static ref SPARES: Shared<Spares> = Shared::new(Vec::new());
+}
 
 #[allow(clippy::vec_box, reason = "what is kept is the memory of each")]
 type Spares = Vec<Box<Lock>>;

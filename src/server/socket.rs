@@ -6,7 +6,7 @@
 
 use super::call_reply::CallReply;
 use super::context::Context;
-use std::ffi::{c_longlong, c_short};
+use std::ffi::{c_int, c_longlong, c_short, c_ulong, c_void};
 use std::io::{Error, ErrorKind};
 use std::os::fd::RawFd;
 
@@ -21,23 +21,39 @@ impl Socket {
         let mut byte = 0_u8;
         // SAFETY: the buffer has room for one byte and lives through the call. The call does not wait, and
         // the byte stays in the socket.
-        let read =
-            unsafe { libc::recv(self.0, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+        let read = unsafe { recv(self.0, (&raw mut byte).cast(), 1, LOOK_ONLY) };
         if read < 0 && Error::last_os_error().kind() == ErrorKind::WouldBlock {
             return false; // The client has sent nothing and is connected. `poll` would cost more.
         }
-        let mut socket = libc::pollfd { fd: self.0, events: READ_SIDE_ENDED, revents: 0 };
+        let mut socket = Polled { descriptor: self.0, asked: READ_SIDE_ENDED, found: 0 };
         // SAFETY: the count of 1 matches the one entry, which lives through the call. With a limit of 0, the
         // call does not wait.
-        let found = unsafe { libc::poll(&raw mut socket, 1, 0) };
-        // POLLERR is left out, because it also reports messages in the error queue of a healthy socket.
-        found == 1 && socket.revents & (READ_SIDE_ENDED | libc::POLLHUP) != 0
+        let found = unsafe { poll(&raw mut socket, 1, 0) };
+        found == 1 && socket.found & (READ_SIDE_ENDED | HUNG_UP) != 0
     }
 }
 
 /// POLLRDHUP, which only Linux has. On other systems, the module sees that a client has left only when both directions
 /// of the connection are closed.
 const READ_SIDE_ENDED: c_short = if cfg!(target_os = "linux") { 0x2000 } else { 0 };
+/// POLLHUP. POLLERR is left out, because it also reports messages in the error queue of a healthy socket.
+const HUNG_UP: c_short = 0x10;
+
+/// MSG_PEEK | MSG_DONTWAIT.
+const LOOK_ONLY: c_int = if cfg!(target_os = "linux") { 0x42 } else { 0x82 };
+
+/// `struct pollfd`.
+#[repr(C)]
+struct Polled {
+    descriptor: RawFd,
+    asked: c_short,
+    found: c_short,
+}
+
+unsafe extern "C" {
+    fn recv(socket: RawFd, room: *mut c_void, len: usize, flags: c_int) -> isize;
+    fn poll(sockets: *mut Polled, count: c_ulong, limit: c_int) -> c_int;
+}
 
 impl Context {
     /// The socket of a client, from CLIENT LIST, because the module API does not report sockets.

@@ -8,9 +8,9 @@
 use super::context::{Context, module_context};
 use super::entry_points::entry_points;
 use super::info;
+use lazy_static::lazy_static;
 use redis_module::raw;
 use std::ffi::c_int;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Subscribes to an event of the server. A second call changes nothing. Returns false if the server refuses.
@@ -43,7 +43,9 @@ pub fn subscribe_new_keys() {
 /// have reached its client yet. Does nothing and returns false on servers with the fault of
 /// [`info::events_move_clients`].
 pub fn subscribe_generic() -> bool {
-    static IS_SAFE: LazyLock<bool> = LazyLock::new(|| !info::events_move_clients());
+    lazy_static! {
+        static ref IS_SAFE: bool = !info::events_move_clients();
+    }
     if *IS_SAFE {
         subscribe(raw::REDISMODULE_NOTIFY_GENERIC);
     }
