@@ -14,7 +14,7 @@ use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
 use lazy_static::lazy_static;
-use lockward_core::{Instant, LockName, Now, QueueId, Store, SweepPosition};
+use lockward_core::{Instant, LockName, Now, QueueId, QueueSweepPosition, Store, SweepPosition};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,7 +48,7 @@ pub struct State {
 #[derive(Default)]
 pub struct Sweeps {
     /// The last waited-for lock that was checked in this round.
-    pub queue: Option<QueueId>,
+    pub queue: Option<QueueSweepPosition>,
     /// The last dropped lock that was checked in this round.
     pub dropped_lock: Option<SweepPosition>,
 }

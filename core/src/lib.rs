@@ -64,5 +64,7 @@ pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 pub use store::{Decided, Expired, Loading, Store, Unlinked, UnlinkedLock, Waits};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
-pub use wait_queues::{Absence, Full, LONGEST_SWEPT_KEY, LimitReached, QueueId, QueueLimits, WaitQueues};
-pub use waiter::{Completion, Place, WaitRequest, Waiter};
+pub use wait_queues::{
+    Absence, Full, LONGEST_SWEPT_KEY, LimitReached, QueueId, QueueLimits, QueueSweepPosition, WaitQueues,
+};
+pub use waiter::{Completion, WaitRequest, Waiter};

@@ -375,7 +375,6 @@ impl Both {
                 ("kept of all queues", places),
                 ("kept of each queue", places),
                 ("names", queues),
-                ("sweep order", queues),
                 ("due without a queue", 0),
             ]
         );

@@ -8,7 +8,7 @@ use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event,
     FencingToken, Full, Grant, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome,
-    Owner, Place, Propagation, Quarantine, QuarantineMemory, QueueId, QueueLimits, Refusal, ReleaseRequest,
+    Owner, Propagation, Quarantine, QuarantineMemory, QueueId, QueueLimits, Refusal, ReleaseRequest,
     RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight, event_of,
 };
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ pub struct World {
     pub wall: WallTime,
     key_of: HashMap<u32, usize>,
     /// The places of the waits that were granted, by handle.
-    places: HashMap<u32, Place>,
+    places: HashMap<u32, Waiter<u32>>,
     pub completions: Vec<(Instant, usize, u32, Answer)>,
 }
 

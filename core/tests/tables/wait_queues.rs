@@ -2,9 +2,10 @@
 
 use crate::notation::{instant, owner, span};
 use lockward_core::{
-    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, Outcome, QueueLimits, Slots,
-    WaitQueues, WaitRequest, slot_key,
+    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, LockName, Outcome, QueueLimits,
+    Slots, WaitQueues, WaitRequest, slot_key,
 };
+use std::collections::BTreeSet;
 
 const MANY: QueueLimits = QueueLimits { per_lock: 100, total: 100 };
 
@@ -207,16 +208,18 @@ fn a_sweep_visits_all_queues_and_goes_on_after_its_last_position() {
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
         queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
     }
-    let [k, l, m] = ["k", "l", "m"].map(|key| queues.queue(Db(0), key.as_bytes()).unwrap());
-    let after =
-        |queues: &WaitQueues<u32>, last| queues.after(last).map(|(queue, _)| queue).collect::<Vec<_>>();
-    assert_eq!(after(&queues, None), [k, l, m]);
-    assert_eq!(after(&queues, Some(k)), [l, m]);
-    assert_eq!(after(&queues, Some(m)), []);
-    // The last queue that the sweep visited (`l`) is removed before the sweep goes on.
-    queues.leave(2, Absence::Disconnected, instant(0));
-    assert_eq!(after(&queues, Some(l)), [m]);
-    assert_eq!(after(&queues, None), [k, m]);
+    let after = |queues: &WaitQueues<u32>, last| queues.after(last).collect::<Vec<_>>();
+    let all = after(&queues, None);
+    let names: BTreeSet<LockName> = all.iter().map(|(_, name)| name.clone()).collect();
+    assert_eq!(names, ["k", "l", "m"].map(|key| (Db(0), key.as_bytes().into())).into());
+    let [(first, _), (second, (_, key)), (third, _)] = &all[..] else { panic!("{all:?}") };
+    assert_eq!(after(&queues, Some(*first)), all[1..]);
+    assert_eq!(after(&queues, Some(*third)), []);
+    // The last queue that the sweep visited is removed before the sweep goes on.
+    let waiter = queues.waiters_in(queues.queue(Db(0), key).unwrap()).next().unwrap();
+    queues.leave(waiter.wait_request.handle, Absence::Disconnected, instant(0));
+    assert_eq!(after(&queues, Some(*second)), all[2..]);
+    assert_eq!(after(&queues, None), [all[0].clone(), all[2].clone()]);
 }
 
 #[test]
