@@ -175,6 +175,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         if is_this(&last_found) {
             return Some(last_found);
         }
+        if !self.has_queues() {
+            return None;
+        }
         let hash = self.hasher.hash_one(key);
         let same_hash = self.by_name.range((db, hash, QueueId(0))..=(db, hash, QueueId(u64::MAX)));
         let queue = same_hash.map(|(.., queue)| *queue).find(is_this)?;
