@@ -128,16 +128,8 @@ pub struct WaitQueues<H> {
     last_position: u64,
 }
 
-impl<H: Copy + Eq + Hash> Default for WaitQueues<H> {
+impl<H> Default for WaitQueues<H> {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<H: Copy + Eq + Hash> WaitQueues<H> {
-    /// No queues.
-    #[must_use]
-    pub fn new() -> Self {
         Self {
             queues: HashMap::default(),
             by_name: BTreeSet::new(),
@@ -151,7 +143,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             last_position: 0,
         }
     }
+}
 
+impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// How many clients wait in all queues.
     #[must_use]
     pub fn waiters(&self) -> usize {

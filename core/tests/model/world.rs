@@ -123,12 +123,12 @@ impl World {
     pub fn new(setting: &Setting, began: i64) -> Self {
         Self {
             stored: Default::default(),
-            dropped_locks: DroppedLocks::new(),
+            dropped_locks: DroppedLocks::default(),
             replica: Default::default(),
             replica_has_dropped_lock: [false; KEYS],
             unreplicated: BTreeSet::new(),
-            queues: WaitQueues::new(),
-            tokens: TokenSource::new(),
+            queues: WaitQueues::default(),
+            tokens: TokenSource::default(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
             quarantine_memory: Default::default(),
             effects: Effects::default(),
@@ -315,8 +315,8 @@ impl World {
         let applied = Decision {
             lock: &mut self.replica[key],
             queue: None,
-            queues: &mut WaitQueues::new(),
-            tokens: &mut TokenSource::new(),
+            queues: &mut WaitQueues::default(),
+            tokens: &mut TokenSource::default(),
             quarantine: Quarantine::new(now.mono, Span::default()),
             quarantine_memory: None,
             effects: &mut effects,
