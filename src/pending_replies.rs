@@ -22,7 +22,7 @@
 //! or MOVE: the hold is passed on under the new name of the lock.
 
 use crate::server::BlockedClient;
-use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Place};
+use lockward_core::{ById, Completion, Db, FencingToken, Lock, LockName, Outcome, Owner, Waiter};
 use std::collections::{HashMap, VecDeque};
 
 /// The reply to a client whose wait has ended.
@@ -36,7 +36,7 @@ pub struct PendingReply {
     /// repeated its request, and so keeps the hold: see [`PendingReplies::claim`].
     lock: Option<LockName>,
     /// The place in the queue, which is kept for the owner if the client leaves before the reply; `None` without KEEP.
-    pub place: Option<Place>,
+    pub place: Option<Waiter<BlockedClient>>,
     /// The number of this reply, in the order in which the waits ended.
     number: u64,
 }

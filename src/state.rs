@@ -12,7 +12,7 @@ use crate::server::{BlockedClient, KeyName, Shared, Socket};
 use crate::statistics::Statistics;
 use crate::wakeup_timer::WakeupTimer;
 use lazy_static::lazy_static;
-use lockward_core::{Decided, Instant, LockName, Now, QueueId, Store, SweepPosition};
+use lockward_core::{Decided, Instant, LockName, Now, QueueId, QueueSweepPosition, Store, SweepPosition};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ pub struct State {
     /// The module's one timer.
     pub wakeup_timer: WakeupTimer,
     /// The last waited-for lock that was checked in this round of the sweep; `None` at the beginning of a round.
-    pub last_swept_queue: Option<QueueId>,
+    pub last_swept_queue: Option<QueueSweepPosition>,
     /// The last dropped lock that was checked in this round of the sweep; `None` at the beginning of a round.
     pub last_swept_dropped_lock: Option<SweepPosition>,
     /// Whether there is certainly no audience for replicated changes, see [`crate::replication_audience`].

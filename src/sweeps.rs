@@ -6,7 +6,9 @@ use crate::server::clock::Slice;
 use crate::server::{ClusterState, Context, KeyName, OpenKey, WriteGate, WrongType, cluster_state};
 use crate::state::{self, State};
 use crate::{transaction, waiters};
-use lockward_core::{Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, SweepPosition};
+use lockward_core::{
+    Db, Instant, LONGEST_SWEPT_KEY, LockName, Outcome, QueueId, QueueSweepPosition, SweepPosition,
+};
 
 /// How many waited-for keys are checked before clients are served again. A check of 500 keys takes about 0.4 ms,
 /// because the sweep opens only keys with short names. By default there may be at most 10,000 waited-for keys. A round
@@ -17,10 +19,9 @@ const KEYS_IN_SLICE: usize = 500;
 /// this function also asks whether this node still serves a missing key, because the key's slot may have moved without
 /// an event. Returns whether the round is over.
 pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
-    let queues: Vec<(QueueId, LockName)> = state::with(|state| {
+    let queues: Vec<(QueueSweepPosition, LockName)> = state::with(|state| {
         let queues: Vec<_> = state.store.queues.after(state.last_swept_queue).take(KEYS_IN_SLICE).collect();
-        state.last_swept_queue =
-            queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(queue, _)| *queue);
+        state.last_swept_queue = queues.last().filter(|_| queues.len() == KEYS_IN_SLICE).map(|(at, _)| *at);
         queues
     });
     let cluster = context.flags().cluster().then(|| cluster_state(context));
@@ -30,7 +31,8 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
         waiters::end_all_waits(Outcome::NotServed, now, slice);
         return false;
     }
-    for (queue, (db, key)) in queues {
+    for (position, (db, key)) in queues {
+        let (.., queue) = position;
         context.select(db);
         let changed = if key.len() > LONGEST_SWEPT_KEY {
             cluster.is_some_and(|cluster| has_long_key_left(context, queue, db, &key, cluster))
@@ -41,7 +43,7 @@ pub fn sweep_queues(context: Context, now: Instant, slice: Slice) -> bool {
             state::with(|state| state.store.queues.set_changed(queue, now));
         }
         if cluster.is_some() && slice.is_over() {
-            state::with(|state| state.last_swept_queue = Some(queue));
+            state::with(|state| state.last_swept_queue = Some(position));
             return false;
         }
     }

@@ -97,8 +97,12 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     ///
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], `out_of_range`.
-    fn in_range(&mut self, range: RangeInclusive<u64>, out_of_range: ParseError) -> Result<u64, ParseError> {
-        let number = u64::try_from(self.integer()?).ok();
+    fn in_range<T: TryFrom<i64> + PartialOrd>(
+        &mut self,
+        range: RangeInclusive<T>,
+        out_of_range: ParseError,
+    ) -> Result<T, ParseError> {
+        let number = T::try_from(self.integer()?).ok();
         number.filter(|number| range.contains(number)).ok_or(out_of_range)
     }
 
@@ -107,8 +111,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Holds`].
     pub fn holds(&mut self, least: u32) -> Result<u32, ParseError> {
-        let holds = self.in_range(least.into()..=u32::MAX.into(), ParseError::Holds)?;
-        u32::try_from(holds).map_err(|_| ParseError::Holds)
+        self.in_range(least..=u32::MAX, ParseError::Holds)
     }
 
     /// A number of slots, at least 1.
@@ -116,8 +119,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Slots`].
     pub fn slots(&mut self) -> Result<Slots, ParseError> {
-        let number = self.in_range(1..=Slots::MAX.into(), ParseError::Slots)?;
-        u32::try_from(number).ok().and_then(Slots::new).ok_or(ParseError::Slots)
+        self.in_range(1..=Slots::MAX, ParseError::Slots).map(Slots)
     }
 
     /// A weight.
@@ -150,7 +152,7 @@ impl<'a, I: Iterator<Item: Into<&'a [u8]>>> Arguments<I> {
     /// # Errors
     /// [`ParseError::Syntax`] when the argument is missing, [`ParseError::NotAnInteger`], [`ParseError::Count`].
     pub fn count(&mut self, least: usize) -> Result<usize, ParseError> {
-        usize::try_from(self.integer()?).ok().filter(|count| *count >= least).ok_or(ParseError::Count)
+        self.in_range(least..=usize::MAX, ParseError::Count)
     }
 
     /// A lease, in units of `unit` milliseconds.

@@ -247,7 +247,9 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
         let (is_downgrade, token) = (mode.slots > known.mode.slots, known.token);
         let holds = self.claimed_holds(request, &known);
         let deadline = self.now.mono.after(request.lease);
-        self.put_renewed(Holder { deadline, holds, mode, ..known });
+        let change = Change::Put(Holder { deadline, holds, mode, ..known });
+        let event = event_of(self.lock, &change);
+        self.change(change, event);
         if let Some(memory) = self.quarantine_memory.as_mut().filter(|_| !was_confirmed) {
             memory.see_renewed(token);
             self.serve_other_waits_of(&request.owner);
@@ -278,12 +280,6 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
             }
             None => known.holds,
         }
-    }
-
-    fn put_renewed(&mut self, renewed: Holder) {
-        let change = Change::Put(renewed);
-        let event = event_of(self.lock, &change);
-        self.change(change, event);
     }
 
     /// Ends the tenures whose lease is over, and serves the wait queue.

@@ -71,12 +71,6 @@ pub struct DroppedLocks {
 }
 
 impl DroppedLocks {
-    /// No dropped locks.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Whether there are no dropped locks.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -273,7 +267,7 @@ mod tests {
     }
 
     fn kept(names: &[(Db, &str)]) -> DroppedLocks {
-        let mut dropped_locks = DroppedLocks::new();
+        let mut dropped_locks = DroppedLocks::default();
         for ((db, key), token) in names.iter().zip(1..) {
             dropped_locks.keep(*db, key.as_bytes(), lock(token));
         }
@@ -319,7 +313,7 @@ mod tests {
 
     #[test]
     fn keep_and_forget_leave_a_name_unreplicated_and_put_and_take_do_not() {
-        let mut dropped_locks = DroppedLocks::new();
+        let mut dropped_locks = DroppedLocks::default();
         assert!(!dropped_locks.has_unreplicated());
         dropped_locks.put(ZERO, b"put", lock(1));
         dropped_locks.take(ZERO, b"put");
@@ -395,7 +389,7 @@ mod tests {
 
     #[test]
     fn keys_that_share_a_hash_are_distinguished() {
-        let mut dropped_locks = DroppedLocks::new();
+        let mut dropped_locks = DroppedLocks::default();
         dropped_locks.put(ZERO, b"k", lock(1));
         let hash = dropped_locks.hasher.hash_one(b"k".as_slice());
         let other = DroppedLock { key: b"other".as_slice().into(), lock: lock(2), slot_key: Cell::new(None) };

@@ -48,6 +48,9 @@ const DROPPED: u8 = 5;
 const WEIGHTED_PUT: u8 = 6;
 const ALL_OVER: u8 = 7;
 
+/// A put has a tag, seven numbers and an owner, each of at least one byte.
+const SHORTEST_PUT: usize = 9;
+
 /// This length of an owner means that a UUID and a suffix follow.
 const UUID: u8 = 0;
 
@@ -165,7 +168,8 @@ pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Messag
     match payload {
         [VERSION, DROPPED] => Ok(Message::DroppedLock(None)),
         [VERSION, DROPPED, puts @ ..] => {
-            Ok(Message::DroppedLock(Some(decode_puts(Reader { rest: puts }, origin, now)?)))
+            let reader = Reader { rest: puts, origin, now };
+            Ok(Message::DroppedLock(Some(decode_puts(reader)?)))
         }
         _ => decode(payload, origin, now).map(Message::Changes),
     }
@@ -176,11 +180,11 @@ pub fn decode_message(payload: &[u8], origin: Origin, now: Now) -> Result<Messag
 /// # Errors
 /// [`Malformed`] when the bytes are not exactly one payload of this version.
 pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, Malformed> {
-    let mut reader = Reader::new(payload)?;
+    let mut reader = Reader::new(payload, origin, now)?;
     let mut changes = Vec::new();
     while !reader.rest.is_empty() {
         changes.push(match reader.byte()? {
-            tag @ (PUT | WEIGHTED_PUT) => Change::Put(reader.put(tag)?.holder(origin, now)?),
+            tag @ (PUT | WEIGHTED_PUT) => Change::Put(reader.put(tag)?.0),
             RELEASED => Change::End(reader.token()?, End::Released),
             COUNT => Change::Count(reader.token()?, reader.holds()?),
             OVER => Change::End(reader.token()?, End::LeaseOver),
@@ -198,26 +202,24 @@ pub fn decode(payload: &[u8], origin: Origin, now: Now) -> Result<Vec<Change>, M
 /// [`Malformed`] when the bytes are not a payload of this version, or when no lock can have these holders: the holders
 /// do not fit beside each other, or two of them have the same owner or the same token.
 pub fn decode_lock(payload: &[u8], origin: Origin, now: Now) -> Result<Lock, Malformed> {
-    decode_puts(Reader::new(payload)?, origin, now)
+    decode_puts(Reader::new(payload, origin, now)?)
 }
 
-fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock, Malformed> {
-    let put = reader.tagged_put()?;
-    let (first, mut expires_at) = (put.holder(origin, now)?, put.wall_deadline);
+fn decode_puts(mut reader: Reader<'_>) -> Result<Lock, Malformed> {
+    let (first, mut expires_at) = reader.tagged_put()?;
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The puts are counted first, so that the list gets its memory once. A list that grows could take much more memory
-    // than a hostile payload.
-    let count = reader.count_puts()?.saturating_add(1);
-    let mut holders = Vec::with_capacity(count);
+    // The list gets its memory once. A list that grows could take much more memory than a hostile payload.
+    let mut holders = Vec::with_capacity((reader.rest.len() / SHORTEST_PUT).saturating_add(1));
     holders.push(first);
     while !reader.rest.is_empty() {
-        let put = reader.tagged_put()?;
-        expires_at = expires_at.max(put.wall_deadline);
-        holders.push(put.holder(origin, now)?);
+        let (holder, deadline) = reader.tagged_put()?;
+        expires_at = expires_at.max(deadline);
+        holders.push(holder);
     }
-    let is_distinct = |distinct: usize| if distinct == count { Ok(()) } else { Err(Malformed) };
+    holders.shrink_to_fit();
+    let is_distinct = |distinct: usize| if distinct == holders.len() { Ok(()) } else { Err(Malformed) };
     is_distinct(holders.iter().map(|holder| &holder.owner).collect::<HashSet<_>>().len())?;
     is_distinct(holders.iter().map(|holder| holder.token).collect::<HashSet<_>>().len())?;
     Lock::held_by(holders, expires_at).ok_or(Malformed)
@@ -225,11 +227,13 @@ fn decode_puts(mut reader: Reader<'_>, origin: Origin, now: Now) -> Result<Lock,
 
 struct Reader<'a> {
     rest: &'a [u8],
+    origin: Origin,
+    now: Now,
 }
 
 impl<'a> Reader<'a> {
-    fn new(payload: &'a [u8]) -> Result<Self, Malformed> {
-        let mut reader = Self { rest: payload };
+    fn new(payload: &'a [u8], origin: Origin, now: Now) -> Result<Self, Malformed> {
+        let mut reader = Self { rest: payload, origin, now };
         if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed) }
     }
 
@@ -282,7 +286,8 @@ impl<'a> Reader<'a> {
         Ok(WallTime::from_millis(since_epoch))
     }
 
-    fn put(&mut self, tag: u8) -> Result<Put<'a>, Malformed> {
+    /// The holder of a put, and its deadline by the wall clock of the writer.
+    fn put(&mut self, tag: u8) -> Result<(Holder, WallTime), Malformed> {
         let weight = match tag {
             PUT => Weight::ONE,
             WEIGHTED_PUT => {
@@ -299,75 +304,33 @@ impl<'a> Reader<'a> {
         let wall_deadline = self.wall_time()?;
         let held_for = self.span()?;
         let owner = self.owner()?;
-        Ok(Put { token, holds, mode, left, wall_deadline, held_for, owner })
-    }
-
-    fn owner(&mut self) -> Result<EncodedOwner<'a>, Malformed> {
-        match usize::try_from(self.number()?) {
-            Ok(0) => {
-                let (uuid, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
-                self.rest = rest;
-                Ok(EncodedOwner::Uuid(uuid, self.number()?))
-            }
-            Ok(len) => Ok(EncodedOwner::Bytes(self.bytes(len)?)),
-            Err(_) => Err(Malformed),
-        }
-    }
-
-    fn tagged_put(&mut self) -> Result<Put<'a>, Malformed> {
-        let tag = self.byte()?;
-        self.put(tag)
-    }
-
-    /// How many puts follow. Fails if other records follow.
-    fn count_puts(&self) -> Result<usize, Malformed> {
-        let mut ahead = Self { rest: self.rest };
-        let mut count = 0_usize;
-        while !ahead.rest.is_empty() {
-            ahead.tagged_put()?;
-            count = count.saturating_add(1);
-        }
-        Ok(count)
-    }
-}
-
-/// A put as the payload contains it.
-struct Put<'a> {
-    token: FencingToken,
-    holds: u32,
-    mode: Mode,
-    left: Span,
-    /// The deadline by the wall clock of the writer.
-    wall_deadline: WallTime,
-    held_for: Span,
-    owner: EncodedOwner<'a>,
-}
-
-/// An owner as the payload contains it: its bytes, or a UUID and a suffix.
-enum EncodedOwner<'a> {
-    Bytes(&'a [u8]),
-    Uuid(&'a [u8; 16], u64),
-}
-
-impl Put<'_> {
-    /// The holder of this put.
-    fn holder(&self, origin: Origin, now: Now) -> Result<Holder, Malformed> {
-        let &Self { token, holds, mode, left, .. } = self;
-        let owner = match self.owner {
-            EncodedOwner::Bytes(bytes) => Owner::new(bytes),
-            EncodedOwner::Uuid(uuid, suffix) => Owner::from_uuid(*uuid, suffix),
-        };
-        let owner = owner.ok_or(Malformed)?;
-        let left_now = match origin {
+        let left_now = match self.origin {
             Origin::Live => left,
-            Origin::Loaded => left.min(now.wall.until(self.wall_deadline)),
+            Origin::Loaded => left.min(self.now.wall.until(wall_deadline)),
         };
         // The tenure has lasted for `held_for` and for the time since the payload was written.
         let passed =
             Span::from_millis(left.as_millis().saturating_sub(left_now.as_millis())).unwrap_or_default();
-        let deadline = now.mono.after(left_now);
-        let since = now.mono.before(self.held_for).before(passed);
-        Ok(Holder { owner, holds, mode, token, deadline, since })
+        let deadline = self.now.mono.after(left_now);
+        let since = self.now.mono.before(held_for).before(passed);
+        Ok((Holder { owner, holds, mode, token, deadline, since }, wall_deadline))
+    }
+
+    fn owner(&mut self) -> Result<Owner, Malformed> {
+        let owner = match usize::try_from(self.number()?).map_err(|_| Malformed)? {
+            0 => {
+                let (uuid, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
+                self.rest = rest;
+                Owner::from_uuid(*uuid, self.number()?)
+            }
+            len => Owner::new(self.bytes(len)?),
+        };
+        owner.ok_or(Malformed)
+    }
+
+    fn tagged_put(&mut self) -> Result<(Holder, WallTime), Malformed> {
+        let tag = self.byte()?;
+        self.put(tag)
     }
 }
 

@@ -24,17 +24,11 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self::new()
+        Self { counts: [0; BUCKETS], max: 0 }
     }
 }
 
 impl Histogram {
-    /// An empty histogram.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { counts: [0; BUCKETS], max: 0 }
-    }
-
     /// Records a duration.
     #[inline]
     pub fn record(&mut self, micros: u64) {
@@ -103,7 +97,7 @@ mod tests {
     use super::*;
 
     fn of(durations: impl IntoIterator<Item = u64>) -> Histogram {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         durations.into_iter().for_each(|micros| histogram.record(micros));
         histogram
     }
@@ -140,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_empty_histogram_returns_zeros() {
-        let none = Histogram::new();
+        let none = Histogram::default();
         assert!(none.is_empty());
         assert_eq!((none.len(), none.max(), none.per_mille(500), none.per_mille(1_000)), (0, 0, 0, 0));
     }

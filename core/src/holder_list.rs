@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map};
 use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::{mem, slice};
+use std::{iter, mem, option, slice};
 
 /// The largest number of holders in a sorted list.
 const FEW: usize = 32;
@@ -65,41 +65,66 @@ struct ByOwner {
 
 const TABLES: usize = 16;
 
-/// Holders in the order of their tokens.
+/// The holders of a lock in the order of their tokens: [`Lock::holders`](crate::Lock::holders).
 #[derive(Clone, Debug)]
-pub enum Iter<'a> {
+pub struct Holders<'a>(Iter<'a>);
+
+#[derive(Clone, Debug)]
+enum Iter<'a> {
+    One(option::IntoIter<Holder<&'a Owner>>),
     Few(slice::Iter<'a, Holder>),
     Many(btree_map::Values<'a, FencingToken, Box<Holder>>),
 }
 
-impl<'a> Iterator for Iter<'a> {
-    type Item = &'a Holder;
+impl<'a> Holders<'a> {
+    /// At most one holder.
+    pub(crate) fn one(holder: Option<Holder<&'a Owner>>) -> Self {
+        Self(Iter::One(holder.into_iter()))
+    }
+}
+
+impl<'a> Iterator for Holders<'a> {
+    type Item = Holder<&'a Owner>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::Few(holders) => holders.next(),
-            Self::Many(holders) => holders.next().map(Box::as_ref),
+        match &mut self.0 {
+            Iter::One(holder) => holder.next(),
+            Iter::Few(holders) => holders.next().map(Holder::as_ref),
+            Iter::Many(holders) => holders.next().map(|holder| holder.as_ref().as_ref()),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match self {
-            Self::Few(holders) => holders.size_hint(),
-            Self::Many(holders) => holders.size_hint(),
+        match &self.0 {
+            Iter::One(holder) => holder.size_hint(),
+            Iter::Few(holders) => holders.size_hint(),
+            Iter::Many(holders) => holders.size_hint(),
         }
     }
 }
 
-impl DoubleEndedIterator for Iter<'_> {
+impl DoubleEndedIterator for Holders<'_> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::Few(holders) => holders.next_back(),
-            Self::Many(holders) => holders.next_back().map(Box::as_ref),
+        match &mut self.0 {
+            Iter::One(holder) => holder.next_back(),
+            Iter::Few(holders) => holders.next_back().map(Holder::as_ref),
+            Iter::Many(holders) => holders.next_back().map(|holder| holder.as_ref().as_ref()),
         }
     }
 }
 
-impl ExactSizeIterator for Iter<'_> {}
+impl ExactSizeIterator for Holders<'_> {}
+
+/// The holders whose leases are not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// The first holders, up to the requested number.
+    pub first: Vec<Holder>,
+    /// How many holders there are.
+    pub count: usize,
+    /// The sum of their weights, and their smallest limit.
+    pub load: Load,
+}
 
 /// No owner and no token may occur twice.
 impl From<Vec<Holder>> for HolderList {
@@ -110,49 +135,38 @@ impl From<Vec<Holder>> for HolderList {
 }
 
 impl HolderList {
-    pub fn len(&self) -> usize {
-        self.iter().len()
+    /// These holders in trees, even if there are few holders.
+    #[cfg(test)]
+    pub fn of_trees(holders: Vec<Holder>) -> Self {
+        Self::Many(Arc::new(Indexed::of(holders)))
     }
 
-    pub fn iter(&self) -> Iter<'_> {
+    /// The indexes, if there are more than a few holders.
+    pub fn indexed(&self) -> Option<&Indexed> {
         match self {
-            Self::Few(holders) => Iter::Few(holders.iter()),
-            Self::Many(indexed) => Iter::Many(indexed.by_token.values()),
+            Self::Few(_) => None,
+            Self::Many(indexed) => Some(indexed),
         }
     }
 
-    /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. See
-    /// `Lock::owners_mut`.
-    pub fn owners_mut(
-        &mut self,
-        after: Option<FencingToken>,
-    ) -> Box<dyn Iterator<Item = (FencingToken, &mut Owner)> + '_> {
-        let is_next = move |token: FencingToken| after.is_none_or(|after| token > after);
+    pub fn iter(&self) -> Holders<'_> {
+        Holders(match self {
+            Self::Few(holders) => Iter::Few(holders.iter()),
+            Self::Many(indexed) => Iter::Many(indexed.by_token.values()),
+        })
+    }
+
+    /// The holders whose tokens are larger than `after`, or all holders for `None`. The caller does not change tokens.
+    pub fn iter_mut(&mut self, after: Option<FencingToken>) -> Box<dyn Iterator<Item = &mut Holder> + '_> {
         match self {
-            Self::Few(holders) => Box::new(
-                holders
-                    .iter_mut()
-                    .filter(move |holder| is_next(holder.token))
-                    .map(|holder| (holder.token, &mut holder.owner)),
-            ),
+            Self::Few(holders) => {
+                Box::new(holders.iter_mut().filter(move |holder| Some(holder.token) > after))
+            }
             Self::Many(indexed) => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
                 let holders = Arc::make_mut(indexed).by_token.range_mut((from, Bound::Unbounded));
-                Box::new(holders.map(|(token, holder)| (*token, &mut holder.owner)))
+                Box::new(holders.map(|(_, holder)| holder.as_mut()))
             }
-        }
-    }
-
-    /// How many holders each index has.
-    pub fn index_lengths(&self) -> Vec<usize> {
-        match self {
-            Self::Few(holders) => vec![holders.len()],
-            Self::Many(indexed) => vec![
-                indexed.by_token.len(),
-                indexed.by_owner.len(),
-                indexed.by_deadline.len(),
-                indexed.limits.values().sum(),
-            ],
         }
     }
 
@@ -170,46 +184,6 @@ impl HolderList {
         }
     }
 
-    pub fn load(&self) -> Load {
-        match self {
-            Self::Few(holders) => holders.iter().map(|holder| holder.mode).collect(),
-            Self::Many(indexed) => indexed.load(),
-        }
-    }
-
-    /// The load without one holder of this mode.
-    pub fn load_without(&self, mode: Mode) -> Load {
-        match self {
-            Self::Few(holders) => {
-                let mut modes: Vec<Mode> = holders.iter().map(|holder| holder.mode).collect();
-                if let Some(at) = modes.iter().position(|other| *other == mode) {
-                    modes.swap_remove(at);
-                }
-                modes.into_iter().collect()
-            }
-            Self::Many(indexed) => indexed.load_without([mode]),
-        }
-    }
-
-    /// The load of the holders whose leases are not over. Visits these holders or the others, whichever are fewer.
-    pub fn load_present(&self, now: Instant) -> Load {
-        match self {
-            Self::Few(holders) => {
-                holders.iter().filter(|holder| !holder.is_over(now)).map(|holder| holder.mode).collect()
-            }
-            Self::Many(indexed) => {
-                let mode = |(_, token): &_| indexed.by_token.get(token).map(|holder| holder.mode);
-                let (over, sorted) = (self.count_expired(now), indexed.by_deadline.iter());
-                let present = sorted.len().saturating_sub(over);
-                if present < over {
-                    sorted.rev().take(present).filter_map(mode).collect()
-                } else {
-                    indexed.load_without(sorted.take(over).filter_map(mode))
-                }
-            }
-        }
-    }
-
     pub fn first_deadline(&self) -> Option<Instant> {
         match self {
             Self::Few(holders) => holders.iter().map(|holder| holder.deadline).min(),
@@ -217,74 +191,21 @@ impl HolderList {
         }
     }
 
-    pub fn last_deadline(&self) -> Option<Instant> {
+    pub fn load(&self) -> Load {
         match self {
-            Self::Few(holders) => holders.iter().map(|holder| holder.deadline).max(),
-            Self::Many(indexed) => indexed.by_deadline.last().map(|(deadline, _)| *deadline),
+            Self::Few(holders) => holders.iter().map(|holder| holder.mode).collect(),
+            Self::Many(indexed) => indexed.load_without(iter::empty()),
         }
     }
 
-    /// The token of the tenure whose lease ends last.
-    pub fn last_to_end(&self) -> Option<FencingToken> {
+    /// The deadline and the token of the tenure whose lease ends last.
+    pub fn last_to_end(&self) -> Option<(Instant, FencingToken)> {
         match self {
             Self::Few(holders) => {
-                holders.iter().max_by_key(|holder| holder.deadline).map(|holder| holder.token)
+                let last = holders.iter().max_by_key(|holder| holder.deadline);
+                last.map(|holder| (holder.deadline, holder.token))
             }
-            Self::Many(indexed) => indexed.by_deadline.last().map(|(_, token)| *token),
-        }
-    }
-
-    /// The tokens of at most `most` tenures whose leases are over.
-    pub fn expired(&self, now: Instant, most: usize) -> Vec<FencingToken> {
-        match self {
-            Self::Few(holders) => {
-                let over = holders.iter().filter(|holder| holder.is_over(now));
-                over.take(most).map(|holder| holder.token).collect()
-            }
-            Self::Many(indexed) => {
-                let over = indexed.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now);
-                over.take(most).map(|(_, token)| *token).collect()
-            }
-        }
-    }
-
-    /// How many leases are over. Visits these holders or the others, whichever are fewer.
-    pub fn count_expired(&self, now: Instant) -> usize {
-        match self {
-            Self::Few(holders) => holders.iter().filter(|holder| holder.is_over(now)).count(),
-            Self::Many(indexed) => {
-                let is_over = |entry: Option<&(Instant, FencingToken)>| {
-                    entry.is_some_and(|(deadline, _)| *deadline <= now)
-                };
-                let (mut first, mut last) = (indexed.by_deadline.iter(), indexed.by_deadline.iter().rev());
-                let mut count = 0_usize;
-                loop {
-                    if !is_over(first.next()) {
-                        return count;
-                    }
-                    if is_over(last.next()) {
-                        return indexed.by_deadline.len().saturating_sub(count);
-                    }
-                    count = count.saturating_add(1);
-                }
-            }
-        }
-    }
-
-    /// The first `most` holders whose leases are not over, in the order of their tokens. Visits all holders whose leases
-    /// are not over, or skips the others, whichever are fewer.
-    pub fn present(&self, now: Instant, most: usize) -> Vec<&Holder> {
-        let present = self.len().saturating_sub(self.count_expired(now));
-        match self {
-            Self::Many(indexed) if present < self.len() / 2 => {
-                let last = indexed.by_deadline.iter().rev().take(present);
-                let mut tokens: Vec<FencingToken> = last.map(|(_, token)| *token).collect();
-                tokens.sort_unstable();
-                tokens.iter().take(most).filter_map(|token| self.of_token(*token)).collect()
-            }
-            Self::Few(_) | Self::Many(_) => {
-                self.iter().filter(|holder| !holder.is_over(now)).take(most).collect()
-            }
+            Self::Many(indexed) => indexed.by_deadline.last().copied(),
         }
     }
 
@@ -381,6 +302,42 @@ impl Indexed {
         indexed
     }
 
+    /// How many holders each index has.
+    pub fn lengths(&self) -> [usize; 4] {
+        [self.by_token.len(), self.by_owner.len(), self.by_deadline.len(), self.limits.values().sum()]
+    }
+
+    /// The tokens of the tenures whose leases are over.
+    pub fn expired(&self, now: Instant) -> impl DoubleEndedIterator<Item = FencingToken> + Clone {
+        self.by_deadline.range(..=(now, FencingToken::MAX)).map(|(_, token)| *token)
+    }
+
+    /// The holders whose leases are not over, and the first `most` of them. Visits these holders or the others,
+    /// whichever are fewer, and the first `most`.
+    pub fn present(&self, now: Instant, most: usize) -> Present {
+        let over = self.expired(now);
+        let after = (Bound::Excluded((now, FencingToken::MAX)), Bound::Unbounded);
+        let present = self.by_deadline.range(after).map(|(_, token)| *token);
+        let fewer = over.clone().zip(present.clone()).count();
+        let mode = |token| self.by_token.get(&token).map(|holder| holder.mode);
+        if over.clone().nth(fewer).is_none() {
+            let first = self.by_token.values().filter(|holder| !holder.is_over(now)).take(most);
+            Present {
+                first: first.map(|holder| Holder::clone(holder)).collect(),
+                count: self.by_token.len().saturating_sub(fewer),
+                load: self.load_without(over.filter_map(mode)),
+            }
+        } else {
+            let tokens: BTreeSet<FencingToken> = present.collect();
+            let first = tokens.iter().take(most).filter_map(|token| self.by_token.get(token));
+            Present {
+                first: first.map(|holder| Holder::clone(holder)).collect(),
+                count: fewer,
+                load: tokens.iter().copied().filter_map(mode).collect(),
+            }
+        }
+    }
+
     fn add_mode(&mut self, mode: Mode) {
         let count = self.limits.entry(mode.slots).or_default();
         *count = count.saturating_add(1);
@@ -397,13 +354,8 @@ impl Indexed {
         self.weight = self.weight.saturating_sub(u64::from(mode.weight.number()));
     }
 
-    fn load(&self) -> Load {
-        let slots = self.limits.first_key_value().map_or(Slots::SHARED, |(slots, _)| *slots);
-        Load { weight: self.weight, slots }
-    }
-
     /// The load without one holder for each of these modes.
-    fn load_without(&self, modes: impl IntoIterator<Item = Mode>) -> Load {
+    pub fn load_without(&self, modes: impl IntoIterator<Item = Mode>) -> Load {
         let (mut weight, mut limits) = (self.weight, BTreeMap::<Slots, usize>::new());
         for mode in modes {
             weight = weight.saturating_sub(mode.weight.number().into());
@@ -439,11 +391,6 @@ impl Indexed {
         {
             self.remove(known);
         }
-        self.insert(hash, holder);
-    }
-
-    fn insert(&mut self, hash: u64, holder: Holder) {
-        let token = holder.token;
         self.by_owner.insert(hash, token);
         self.by_deadline.insert((holder.deadline, token));
         self.add_mode(holder.mode);
@@ -532,69 +479,6 @@ mod tests {
         }
     }
 
-    /// The holders of `list` in trees, even if there are few holders.
-    fn as_trees(list: &HolderList) -> HolderList {
-        HolderList::Many(Arc::new(Indexed::of(list.iter().cloned().collect())))
-    }
-
-    /// Checks that the list and the trees give the same answer to every query.
-    fn assert_same(list: &HolderList, trees: &HolderList, what: &str) {
-        assert!(list.iter().eq(trees.iter()) && list.iter().rev().eq(trees.iter().rev()), "{what}");
-        assert_eq!((list.len(), list.load()), (trees.len(), trees.load()), "{what}");
-        assert_eq!(list.first_deadline(), trees.first_deadline(), "{what}");
-        assert_eq!(list.last_deadline(), trees.last_deadline(), "{what}");
-        for at in [0, 10, 25, 99].map(Instant::from_micros) {
-            let sorted = |mut tokens: Vec<FencingToken>| {
-                tokens.sort();
-                tokens
-            };
-            assert_eq!(sorted(list.expired(at, 99)), sorted(trees.expired(at, 99)), "{what}");
-            assert_eq!(list.expired(at, 2).len(), trees.expired(at, 2).len(), "{what}");
-            assert_eq!(list.count_expired(at), trees.count_expired(at), "{what}");
-            assert_eq!(list.load_present(at), trees.load_present(at), "{what}");
-            assert_eq!(list.present(at, 99), trees.present(at, 99), "{what}");
-            assert_eq!(list.present(at, 2), trees.present(at, 2), "{what}");
-        }
-        for known in list.iter() {
-            assert_eq!(trees.of_owner(&known.owner), Some(known), "{what}");
-            assert_eq!(trees.of_token(known.token), Some(known), "{what}");
-            assert_eq!(list.load_without(known.mode), trees.load_without(known.mode), "{what}");
-        }
-        let stranger = holder(999, 999, (1, 1), 0);
-        assert_eq!((trees.of_owner(&stranger.owner), trees.of_token(stranger.token)), (None, None), "{what}");
-    }
-
-    #[test]
-    fn a_list_and_trees_give_the_same_answers() {
-        let mut list = HolderList::Few(Vec::new());
-        let modes = [(0, 1), (40, 3), (50, 1), (40, 2)];
-        for number in 1..=12_u64 {
-            let mode = modes[usize::try_from(number % 4).unwrap()];
-            list.put(holder(number, 3 * number % 37, mode, i64::try_from(number * 7 % 29).unwrap()));
-            assert_same(&list, &as_trees(&list), "put");
-        }
-        let changes: [fn(&mut HolderList); 7] = [
-            |list| list.put(holder(4, 12, (40, 9), 90)),
-            |list| list.put(holder(5, 38, (7, 7), 1)),
-            |list| list.count(FencingToken::new(38).unwrap(), 9),
-            |list| list.count(FencingToken::new(777).unwrap(), 9),
-            |list| _ = list.end(FencingToken::new(777).unwrap()),
-            |list| _ = list.end(FencingToken::new(38).unwrap()),
-            |list| _ = list.end(FencingToken::new(12).unwrap()),
-        ];
-        for change in changes {
-            let mut trees = as_trees(&list);
-            change(&mut list);
-            change(&mut trees);
-            assert_same(&list, &trees, "a change");
-        }
-        let after = FencingToken::new(9);
-        let (mut trees, expected) =
-            (as_trees(&list), list.iter().filter(|holder| Some(holder.token) > after).count());
-        assert!(expected > 0 && list.owners_mut(after).count() == expected);
-        assert_eq!(trees.owners_mut(after).count(), expected);
-    }
-
     #[test]
     fn a_long_list_becomes_trees_and_a_short_one_a_list_again() {
         let is_list = |list: &HolderList| matches!(list, HolderList::Few(_));
@@ -613,7 +497,7 @@ mod tests {
                 Some(number)
             );
         }
-        assert!(is_list(&list) && list.len() == FEW_AGAIN && list.heap_size() < trees_take);
+        assert!(is_list(&list) && list.iter().len() == FEW_AGAIN && list.heap_size() < trees_take);
         assert_eq!(list.pop_only(), None);
         let from = |count: u64| {
             HolderList::from((1..=count).rev().map(|n| holder(n, n, (0, 1), 5)).collect::<Vec<_>>())

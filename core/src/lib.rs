@@ -54,8 +54,9 @@ pub use dropped_locks::{DroppedLocks, SweepPosition};
 pub use effects::{Effects, Event, Propagation, event_of};
 pub use histogram::Histogram;
 pub use holder::{Holder, Load, Mode, Slots, Weight};
+pub use holder_list::{Holders, Present};
 pub use id_hash::ById;
-pub use lock::{Fencing, Holders, Lock};
+pub use lock::{Fencing, Lock};
 pub use name::{Db, LockName, NameRef};
 pub use outcome::{Grant, NotHeld, Outcome, Refusal};
 pub use owner::Owner;
@@ -64,5 +65,7 @@ pub use request::{AcquireRequest, HoldsLeft, ReleaseRequest, RenewRequest};
 pub use store::{Decided, Expired, Loading, Store, Unlinked, UnlinkedLock, Waits};
 pub use token::{FencingToken, TokenSource};
 pub use units::{Instant, Now, Span, WallTime};
-pub use wait_queues::{Absence, Full, LONGEST_SWEPT_KEY, LimitReached, QueueId, QueueLimits, WaitQueues};
-pub use waiter::{Completion, Place, WaitRequest, Waiter};
+pub use wait_queues::{
+    Absence, Full, LONGEST_SWEPT_KEY, LimitReached, QueueId, QueueLimits, QueueSweepPosition, WaitQueues,
+};
+pub use waiter::{Completion, WaitRequest, Waiter};

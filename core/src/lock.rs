@@ -10,7 +10,7 @@
 use crate::change::Change;
 use crate::compact_holder::CompactHolder;
 use crate::holder::{Holder, Load};
-use crate::holder_list::{self, HolderList};
+use crate::holder_list::{HolderList, Holders, Indexed, Present};
 use crate::owner::Owner;
 use crate::token::FencingToken;
 use crate::units::{Instant, Now, WallTime};
@@ -48,34 +48,6 @@ pub enum Fencing {
     /// token of the holder whose lease ends last.
     HeldWith(FencingToken),
 }
-
-/// The holders of a lock in the order of their tokens: [`Lock::holders`].
-#[derive(Clone, Debug)]
-pub struct Holders<'a> {
-    one: Option<Holder<&'a Owner>>,
-    list: holder_list::Iter<'a>,
-}
-
-impl<'a> Iterator for Holders<'a> {
-    type Item = Holder<&'a Owner>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.one.take().or_else(|| self.list.next().map(Holder::as_ref))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let len = self.list.len().saturating_add(usize::from(self.one.is_some()));
-        (len, Some(len))
-    }
-}
-
-impl DoubleEndedIterator for Holders<'_> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.list.next_back().map(Holder::as_ref).or_else(|| self.one.take())
-    }
-}
-
-impl ExactSizeIterator for Holders<'_> {}
 
 impl Default for Lock {
     fn default() -> Self {
@@ -124,7 +96,7 @@ impl Lock {
     }
 
     fn of_list(mut list: Box<List>) -> Self {
-        if list.holders.len() == 0 {
+        if list.holders.iter().len() == 0 {
             return Self::new();
         }
         match list.holders.pop_only() {
@@ -152,24 +124,25 @@ impl Lock {
     /// tenure.
     #[must_use]
     pub fn holders(&self) -> Holders<'_> {
-        let list = self.list().map_or(holder_list::Iter::Few([].iter()), HolderList::iter);
         match &self.0 {
-            Repr::One(compact) => Holders { one: Some(compact.holder()), list },
-            Repr::List(_) => Holders { one: None, list },
+            Repr::One(compact) => Holders::one(Some(compact.holder())),
+            Repr::List(None) => Holders::one(None),
+            Repr::List(Some(list)) => list.holders.iter(),
         }
     }
 
-    fn list(&self) -> Option<&HolderList> {
+    /// The indexes, if the lock has more than a few holders.
+    fn indexed(&self) -> Option<&Indexed> {
         match &self.0 {
-            Repr::One(_) => None,
-            Repr::List(list) => list.as_ref().map(|list| &list.holders),
+            Repr::One(_) | Repr::List(None) => None,
+            Repr::List(Some(list)) => list.holders.indexed(),
         }
     }
 
-    /// The lengths of the indexes that find a holder. Only tests use this function.
+    /// How many holders each index has, if there are indexes. Only tests use this function.
     #[must_use]
-    pub fn index_lengths(&self) -> Vec<usize> {
-        self.list().map_or_else(Vec::new, HolderList::index_lengths)
+    pub fn index_lengths(&self) -> Option<[usize; 4]> {
+        self.indexed().map(Indexed::lengths)
     }
 
     /// The owners of the tenures whose tokens are larger than `after`, or of all tenures for `None`. Each
@@ -181,9 +154,10 @@ impl Lock {
     ) -> impl Iterator<Item = (FencingToken, &mut Owner)> {
         let (one, list) = match &mut self.0 {
             Repr::One(compact) => (compact.token().zip(Some(&mut compact.owner)), None),
-            Repr::List(list) => (None, list.as_mut().map(|list| list.holders.owners_mut(after))),
+            Repr::List(list) => (None, list.as_mut().map(|list| list.holders.iter_mut(after))),
         };
-        one.into_iter().chain(list.into_iter().flatten())
+        let of_list = list.into_iter().flatten().map(|holder| (holder.token, &mut holder.owner));
+        one.into_iter().chain(of_list)
     }
 
     /// Whether nobody holds the lock. Such a lock has no key and no heap memory.
@@ -222,41 +196,32 @@ impl Lock {
     /// Whether the lease of any holder is over.
     #[inline]
     pub(crate) fn any_expired(&self, now: Instant) -> bool {
-        match &self.0 {
-            Repr::One(compact) => compact.holder().is_over(now),
-            Repr::List(None) => false,
-            Repr::List(Some(list)) => list.holders.first_deadline() <= Some(now),
-        }
+        self.first_deadline().is_some_and(|first| first <= now)
     }
 
     /// The tokens of at most `most` tenures whose leases are over.
     pub(crate) fn expired(&self, now: Instant, most: usize) -> Vec<FencingToken> {
-        match &self.0 {
-            Repr::One(compact) => compact.token().filter(|_| self.any_expired(now)).into_iter().collect(),
-            Repr::List(list) => list.as_ref().map_or_else(Vec::new, |list| list.holders.expired(now, most)),
+        match self.indexed() {
+            Some(indexed) => indexed.expired(now).take(most).collect(),
+            None => {
+                let over = self.holders().filter(|holder| holder.is_over(now));
+                over.take(most).map(|holder| holder.token).collect()
+            }
         }
     }
 
-    /// How many holders have a lease that is not over.
+    /// The holders whose leases are not over, and the first `most` of them in the order of their tokens. Visits these
+    /// holders or the others, whichever are fewer.
     #[must_use]
-    pub fn count_present(&self, now: Instant) -> usize {
-        let expired = match &self.0 {
-            Repr::One(_) => usize::from(self.any_expired(now)),
-            Repr::List(list) => list.as_ref().map_or(0, |list| list.holders.count_expired(now)),
-        };
-        self.holders().len().saturating_sub(expired)
-    }
-
-    /// The first `most` holders whose leases are not over, in the order of their tokens.
-    #[must_use]
-    pub fn present(&self, now: Instant, most: usize) -> Vec<Holder> {
-        match &self.0 {
-            Repr::One(_) => {
-                self.holders().filter(|holder| !holder.is_over(now)).take(most).map(Holder::cloned).collect()
-            }
-            Repr::List(list) => list
-                .as_ref()
-                .map_or_else(Vec::new, |list| list.holders.present(now, most).into_iter().cloned().collect()),
+    pub fn present(&self, now: Instant, most: usize) -> Present {
+        if let Some(indexed) = self.indexed() {
+            return indexed.present(now, most);
+        }
+        let present = self.holders().filter(|holder| !holder.is_over(now));
+        Present {
+            first: present.clone().take(most).map(Holder::cloned).collect(),
+            count: present.clone().count(),
+            load: present.map(|holder| holder.mode).collect(),
         }
     }
 
@@ -271,22 +236,14 @@ impl Lock {
         }
     }
 
-    /// The load of the tenures whose leases are not over. Costs O(log n) for each lease that is over.
-    #[must_use]
-    pub fn load_present(&self, now: Instant) -> Load {
-        match &self.0 {
-            Repr::One(_) if self.any_expired(now) => Load::NONE,
-            Repr::One(_) | Repr::List(None) => self.load(),
-            Repr::List(Some(list)) => list.holders.load_present(now),
-        }
-    }
-
     /// The load of the present tenures, except the tenure with this token.
     pub(crate) fn load_without(&self, token: Option<FencingToken>) -> Load {
-        let Some(holder) = token.and_then(|token| self.of_token(token)) else { return self.load() };
-        match &self.0 {
-            Repr::One(_) | Repr::List(None) => Load::NONE,
-            Repr::List(Some(list)) => list.holders.load_without(holder.mode),
+        match self.indexed() {
+            Some(indexed) => indexed.load_without(token.and_then(|token| Some(self.of_token(token)?.mode))),
+            None => {
+                let others = self.holders().filter(|holder| Some(holder.token) != token);
+                others.map(|holder| holder.mode).collect()
+            }
         }
     }
 
@@ -299,17 +256,17 @@ impl Lock {
         if self.of_token(token).filter(is_present).is_some() {
             return Fencing::Held;
         }
-        if self.last_deadline() <= Some(now) {
+        let Some((_, last)) = self.last_to_end().filter(|(deadline, _)| *deadline > now) else {
             return Fencing::Free;
-        }
-        let latest = self.holders().rev().take(MOST).find(is_present).map(|holder| holder.token);
-        latest.or_else(|| self.last_to_end()).map_or(Fencing::Free, Fencing::HeldWith)
+        };
+        let latest = self.holders().rev().take(MOST).find(is_present);
+        Fencing::HeldWith(latest.map_or(last, |holder| holder.token))
     }
 
-    /// The token of the tenure whose lease ends last.
-    fn last_to_end(&self) -> Option<FencingToken> {
+    /// The deadline and the token of the tenure whose lease ends last.
+    fn last_to_end(&self) -> Option<(Instant, FencingToken)> {
         match &self.0 {
-            Repr::One(compact) => compact.token(),
+            Repr::One(compact) => Some(compact.holder()).map(|holder| (holder.deadline, holder.token)),
             Repr::List(list) => list.as_ref()?.holders.last_to_end(),
         }
     }
@@ -326,10 +283,7 @@ impl Lock {
     /// The instant at which the last lease ends.
     #[must_use]
     pub fn last_deadline(&self) -> Option<Instant> {
-        match &self.0 {
-            Repr::One(compact) => Some(compact.holder().deadline),
-            Repr::List(list) => list.as_ref()?.holders.last_deadline(),
-        }
+        self.last_to_end().map(|(deadline, _)| deadline)
     }
 
     /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server
@@ -458,8 +412,12 @@ impl Repr {
 }
 
 impl List {
+    fn last_deadline(&self) -> Option<Instant> {
+        self.holders.last_to_end().map(|(deadline, _)| deadline)
+    }
+
     fn apply(&mut self, change: Change, now: Now) {
-        let before = self.holders.last_deadline();
+        let before = self.last_deadline();
         match change {
             Change::Put(holder) => {
                 self.end_conflicting(&holder);
@@ -469,7 +427,7 @@ impl List {
             Change::End(token, _) => _ = self.holders.end(token),
             Change::AllOver => self.holders = HolderList::Few(Vec::new()),
         }
-        if let Some(last) = self.holders.last_deadline().filter(|last| Some(*last) != before) {
+        if let Some(last) = self.last_deadline().filter(|last| Some(*last) != before) {
             self.expires_at = now.wall_at(last);
         }
     }

@@ -24,8 +24,9 @@ impl<T> Queue<T> {
     }
 
     fn find(&self, position: Position) -> Result<usize, usize> {
-        match self.positions.back() {
-            Some((last, _)) if *last >= position => {
+        match (self.positions.front(), self.positions.back()) {
+            (Some((first, _)), _) if *first == position => Ok(0),
+            (_, Some((last, _))) if *last >= position => {
                 self.positions.binary_search_by_key(&position, |(position, _)| *position)
             }
             _ => Err(self.positions.len()),
@@ -68,13 +69,6 @@ impl<T> Queue<T> {
             }
         }
         self.len = self.len.saturating_add(1);
-    }
-
-    /// Removes the first element.
-    pub fn pop_first(&mut self) -> Option<(Position, T)> {
-        let (position, element) = self.positions.pop_front()?;
-        self.clean_up();
-        Some((position, element?))
     }
 
     /// Removes the element at a position.
@@ -136,12 +130,14 @@ mod tests {
     fn a_long_queue_releases_its_memory_and_a_short_one_keeps_it() {
         let mut long = queue_of(10_000);
         while long.len() > 1 {
-            long.pop_first();
+            long.remove(long.first_position().unwrap());
             assert!(long.positions.capacity() / 8 <= long.len() + 64);
         }
         let mut short = queue_of(100);
         let capacity = short.positions.capacity();
-        while short.pop_first().is_some() {}
+        while let Some(first) = short.first_position() {
+            short.remove(first);
+        }
         assert_eq!(short.positions.capacity(), capacity);
     }
 }

@@ -159,20 +159,13 @@ pub struct Store<W> {
     loading: Loading,
 }
 
-impl<W: Copy + Eq + Hash> Default for Store<W> {
+impl<W> Default for Store<W> {
+    /// The store of a primary without a quarantine.
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<W: Copy + Eq + Hash> Store<W> {
-    /// An empty store, for a primary without a quarantine.
-    #[must_use]
-    pub fn new() -> Self {
         Self {
-            queues: WaitQueues::new(),
-            dropped_locks: DroppedLocks::new(),
-            tokens: TokenSource::new(),
+            queues: WaitQueues::default(),
+            dropped_locks: DroppedLocks::default(),
+            tokens: TokenSource::default(),
             quarantine: Quarantine::new(Instant::from_micros(0), Span::default()),
             counters: Counters::default(),
             memories: QuarantineMemories::default(),
@@ -186,7 +179,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
             loading: Loading::No,
         }
     }
+}
 
+impl<W: Copy + Eq + Hash> Store<W> {
     /// Sets the server's role and quarantine when the module is loaded.
     pub const fn start(&mut self, replica: bool, quarantine: Quarantine) {
         self.replica = replica;
@@ -242,7 +237,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         freed: u64,
         decide: impl FnOnce(&mut Decision<'_, W>) -> R,
     ) -> R {
-        let was_dropped = lock.is_free() && self.take_dropped_into(name, lock);
+        let dropped = if lock.is_free() { self.take_dropped(name) } else { None };
+        let was_dropped = dropped.map(|dropped| *lock = dropped).is_some();
         if self.unlinked.is_some() {
             self.settle_before_decision(name, lock, now.mono, freed);
         }
@@ -293,14 +289,6 @@ impl<W: Copy + Eq + Hash> Store<W> {
         if self.unlinked_is(name) || lock.has_many_holders() {
             self.settle_unlinked(now, freed);
         }
-    }
-
-    /// If the server has dropped a lock of this name, moves the dropped lock into `lock`. Returns whether there was a
-    /// dropped lock.
-    #[inline]
-    fn take_dropped_into(&mut self, name: &impl NameRef, lock: &mut Lock) -> bool {
-        let dropped = self.take_dropped(name);
-        dropped.map(|dropped| *lock = dropped).is_some()
     }
 
     #[inline(never)]
@@ -663,7 +651,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// A replica begins to load a new data set, and serves its old data set meanwhile.
     pub fn begin_async_loading(&mut self) {
-        self.async_loaded = Some(DroppedLocks::new());
+        self.async_loaded = Some(DroppedLocks::default());
     }
 
     /// The server uses the new data set if `loaded` is true, and has discarded the new data set otherwise.

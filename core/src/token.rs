@@ -56,12 +56,6 @@ pub struct TokenSource {
 }
 
 impl TokenSource {
-    /// A source that has given and received no token.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { floor: 0 }
-    }
-
     /// A token that is larger than every token given or observed; `None` after the largest token.
     pub fn next(&mut self, wall: WallTime) -> Option<FencingToken> {
         let by_clock = u64::try_from(wall.as_micros()).unwrap_or(0);
@@ -101,14 +95,14 @@ mod tests {
 
     #[test]
     fn tokens_follow_the_clock_and_always_grow() {
-        let mut source = TokenSource::new();
+        let mut source = TokenSource::default();
         let given: Vec<u64> = [100, 100, 50, -7, 200].map(|wall| source.next(at(wall)).unwrap().get()).into();
         assert_eq!(given, [100, 101, 102, 103, 200]);
     }
 
     #[test]
     fn the_next_token_is_larger_than_an_observed_one() {
-        let mut source = TokenSource::new();
+        let mut source = TokenSource::default();
         assert_eq!(source.last(), None);
         source.observe(FencingToken::new(500).unwrap());
         source.observe(FencingToken::new(400).unwrap());
@@ -118,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_largest_token_is_given_once() {
-        let mut source = TokenSource::new();
+        let mut source = TokenSource::default();
         source.observe(FencingToken::new(FencingToken::MAX.get() - 1).unwrap());
         assert_eq!(source.next(at(0)), Some(FencingToken::MAX));
         assert_eq!(source.next(at(0)), None);
@@ -126,14 +120,14 @@ mod tests {
 
     #[test]
     fn a_token_is_far_ahead_if_it_is_more_than_a_day_ahead() {
-        let (source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
+        let (source, day) = (TokenSource::default(), 24 * 3_600 * 1_000_000);
         assert!(!source.is_far_ahead(FencingToken::new(day + 5).unwrap(), at(5)));
         assert!(source.is_far_ahead(FencingToken::new(day + 6).unwrap(), at(5)));
     }
 
     #[test]
     fn a_token_that_was_given_is_never_far_ahead() {
-        let (mut source, day) = (TokenSource::new(), 24 * 3_600 * 1_000_000);
+        let (mut source, day) = (TokenSource::default(), 24 * 3_600 * 1_000_000);
         let given = source.next(at(10 * day)).unwrap();
         assert!(!source.is_far_ahead(given, at(0)));
         assert!(!source.is_far_ahead(given, at(-day * 2)));

@@ -41,10 +41,6 @@ impl Span {
             micros.max(0).saturating_add(MICROS_PER_MILLI.saturating_sub(1)).div_euclid(MICROS_PER_MILLI);
         Self(millis.unsigned_abs()).min(Self::MAX)
     }
-
-    fn from_micros_rounded_down(micros: i64) -> Self {
-        Self(micros.max(0).div_euclid(MICROS_PER_MILLI).unsigned_abs()).min(Self::MAX)
-    }
 }
 
 /// An instant on the server's monotonic clock, in microseconds. An instant can lie before the clock's zero.
@@ -91,7 +87,7 @@ impl Instant {
     /// The time since `earlier`, rounded down; zero when `earlier` is still to come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
-        Span::from_micros_rounded_down(self.0.saturating_sub(earlier.0))
+        Span(self.micros_since(earlier).div_euclid(1_000)).min(Span::MAX)
     }
 }
 

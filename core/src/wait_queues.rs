@@ -28,15 +28,12 @@
 //!
 //! - A waiter is in one queue, and is indexed by its position, by its owner and by its handle. A waiter with
 //!   a limit is also in `limits`.
-//! - A kept place is indexed by its position, by its owner and by its age, and in `limits`. The position of
-//!   the place is in `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
+//! - A kept place is indexed by its position, by its owner, by its age, and in `limits`. The position of the place is in
+//!   `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
 //! - The places of an owner that name a count of holds come before its other places, because a request that names a
 //!   count takes over the first place. (A place that is kept after RENAME may come later. Such a place ends when its
 //!   KEEP time is over.)
 //! - A queue without waiters and kept places does not exist.
-//! - A queue with a due time is in `due`, at that time or earlier. A renewal or a hand-off makes the due time later,
-//!   but does not move the entry. The module then checks the queue once too early, finds that the queue is not due, and
-//!   sets the entry to the later time. This check costs less than moving the entry at each change.
 
 use crate::cluster_slot::SlotKey;
 use crate::id_hash::{ById, shrink_if_sparse};
@@ -46,11 +43,11 @@ use crate::owner::Owner;
 use crate::queue::Position;
 use crate::request::AcquireRequest;
 use crate::units::{Instant, Span};
-use crate::wait_queue::{KeptPlace, OwnerHash, Queued, WaitQueue, Who};
-use crate::waiter::{Completion, Place, WaitRequest, Waiter};
+use crate::wait_queue::{Absent, Queued, WaitQueue};
+use crate::waiter::{Completion, WaitRequest, Waiter};
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::mem;
 use std::ops::Bound;
@@ -68,6 +65,9 @@ const HOLDS_BACK: Span = Span::millis(100);
 /// Identifies a wait queue within this process. An id is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u64);
+
+/// The position of a sweep: the database, the hash of the key and the queue that it visited last.
+pub type QueueSweepPosition = (Db, u64, QueueId);
 
 /// Limits on the number of waiting clients. Kept places also count, but the oldest kept place is removed when a client
 /// needs room.
@@ -111,16 +111,15 @@ pub enum LimitReached<H> {
 /// All wait queues.
 #[derive(Debug)]
 pub struct WaitQueues<H> {
-    by_name: BTreeMap<Db, HashMap<Rc<[u8]>, QueueId>>,
     queues: HashMap<QueueId, WaitQueue<H>, ById>,
+    /// The queues by the keyed hashes of their keys.
+    by_name: BTreeSet<QueueSweepPosition>,
     by_handle: HashMap<H, (QueueId, Position), ById>,
     /// The instants at which waits reach their limits or kept places change.
     limits: BTreeSet<(Instant, QueueId, Position)>,
     /// All kept places, the oldest first.
     kept: BTreeSet<(Instant, QueueId, Position)>,
     due: BTreeSet<(Instant, QueueId)>,
-    /// All queues in the order of a sweep. The names are in this map too, so a sweep need not look up each queue.
-    sweep_order: BTreeMap<QueueId, LockName>,
     hasher: RandomState,
     /// The queue that was last found by its name. One command looks up the same queue several times, and this
     /// field saves the later lookups.
@@ -129,31 +128,24 @@ pub struct WaitQueues<H> {
     last_position: u64,
 }
 
-impl<H: Copy + Eq + Hash> Default for WaitQueues<H> {
+impl<H> Default for WaitQueues<H> {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<H: Copy + Eq + Hash> WaitQueues<H> {
-    /// No queues.
-    #[must_use]
-    pub fn new() -> Self {
         Self {
-            by_name: BTreeMap::new(),
             queues: HashMap::default(),
+            by_name: BTreeSet::new(),
             by_handle: HashMap::default(),
             limits: BTreeSet::new(),
             kept: BTreeSet::new(),
             due: BTreeSet::new(),
-            sweep_order: BTreeMap::new(),
             hasher: RandomState::new(),
             last_found: Cell::new(QueueId(0)),
             last_id: 0,
             last_position: 0,
         }
     }
+}
 
+impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// How many clients wait in all queues.
     #[must_use]
     pub fn waiters(&self) -> usize {
@@ -170,12 +162,19 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The queue of a lock.
     #[must_use]
     pub fn queue(&self, db: Db, key: &[u8]) -> Option<QueueId> {
+        let is_this = |queue: &QueueId| {
+            self.queues.get(queue).is_some_and(|queue| queue.name.0 == db && *queue.name.1 == *key)
+        };
         let last_found = self.last_found.get();
-        let is_this = |queue: &WaitQueue<H>| queue.name().0 == db && *queue.name().1 == *key;
-        if self.queues.get(&last_found).is_some_and(is_this) {
+        if is_this(&last_found) {
             return Some(last_found);
         }
-        let queue = self.by_name.get(&db)?.get(key).copied()?;
+        if !self.has_queues() {
+            return None;
+        }
+        let hash = self.hasher.hash_one(key);
+        let same_hash = self.by_name.range((db, hash, QueueId(0))..=(db, hash, QueueId(u64::MAX)));
+        let queue = same_hash.map(|(.., queue)| *queue).find(is_this)?;
         self.last_found.set(queue);
         Some(queue)
     }
@@ -183,7 +182,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The name of the lock of a queue.
     #[must_use]
     pub fn name(&self, queue: QueueId) -> Option<LockName> {
-        self.queues.get(&queue).map(|queue| queue.name().clone())
+        self.queues.get(&queue).map(|queue| queue.name.clone())
     }
 
     /// All queues.
@@ -193,16 +192,17 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// The queues of one database.
     pub fn queues_of(&self, db: Db) -> impl Iterator<Item = QueueId> {
-        self.by_name.get(&db).into_iter().flat_map(HashMap::values).copied()
+        let of_db = (db, 0, QueueId(0))..=(db, u64::MAX, QueueId(u64::MAX));
+        self.by_name.range(of_db).map(|(.., queue)| *queue)
     }
 
     /// The locks of one database that clients wait for: the key, the number of waiters, and the instant since which the
     /// first waiter has waited.
     pub fn contended(&self, db: Db) -> impl Iterator<Item = (&Rc<[u8]>, usize, Instant)> {
-        self.by_name.get(&db).into_iter().flatten().filter_map(|(key, queue)| {
-            let queue = self.queues.get(queue)?;
+        self.queues_of(db).filter_map(|queue| {
+            let queue = self.queues.get(&queue)?;
             let first = queue.in_order().next()?;
-            Some((key, queue.waiters(), first.since))
+            Some((&queue.name.1, queue.waiters(), first.since))
         })
     }
 
@@ -232,25 +232,23 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The owners of the kept places of a queue, in the order of the queue, and whether each place holds back the
     /// waiters behind it.
     pub fn places_in(&self, queue: QueueId) -> impl Iterator<Item = (&Owner, bool)> {
-        let kept = self.queues.get(&queue).into_iter().flat_map(WaitQueue::kept_in_order);
-        kept.map(|kept| (&kept.place.owner, kept.holds_back_until.is_some()))
+        self.queues.get(&queue).into_iter().flat_map(WaitQueue::kept_in_order)
     }
 
     /// The name and the length of each index. Only tests use this function.
     #[must_use]
-    pub fn index_lengths(&self) -> [(&'static str, usize); 9] {
+    pub fn index_lengths(&self) -> [(&'static str, usize); 8] {
         let sum = |count: fn(&WaitQueue<H>) -> usize| self.queues.values().map(count).sum();
-        let indexed_due: usize = sum(|queue| usize::from(queue.indexed_due.is_some()));
+        let due_queues: usize = sum(|queue| usize::from(queue.due.is_some()));
         [
             ("waiters", sum(WaitQueue::waiters)),
-            ("by position", sum(|queue| queue.index_lengths()[0])),
-            ("by owner", sum(|queue| queue.index_lengths()[1])),
+            ("by position", sum(WaitQueue::len)),
+            ("by owner", sum(WaitQueue::owners)),
             ("limits", self.limits.len()),
             ("kept of all queues", self.kept.len()),
-            ("kept of each queue", sum(WaitQueue::kept_places)),
-            ("names", self.by_name.values().map(HashMap::len).sum()),
-            ("sweep order", self.sweep_order.len()),
-            ("due without a queue", self.due.len().abs_diff(indexed_due)),
+            ("kept of each queue", sum(|queue| queue.kept.len())),
+            ("names", self.by_name.len()),
+            ("due without a queue", self.due.len().saturating_sub(due_queues)),
         ]
     }
 
@@ -258,8 +256,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// that is not passed over, or a passed-over place before that place.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
-        let Some(entry) = self.queues.get(&queue) else { return false };
-        let Some(first) = entry.first_position() else { return false };
+        let Some(first) = self.first_position(queue) else { return false };
         let own = || request.holds.and_then(|_| self.first_place_of(queue, &request.owner));
         own().is_none_or(|own| own > first)
     }
@@ -301,38 +298,27 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let earlier = self.earlier_place(db, key, &wait_request.request);
         let earlier = earlier.and_then(|(queue, position)| Some((position, self.take(queue, position)?)));
         let position = earlier.as_ref().map_or_else(|| self.new_position(), |(position, _)| *position);
-        let since = earlier.as_ref().map_or(now, |(_, queued)| queued.since());
+        let since = earlier.as_ref().map_or(now, |(_, queued)| queued.waiter.since);
         let queue = self.open(db, key);
-        self.insert(queue, position, Who::Present(Waiter { wait_request, since, position }));
+        self.insert(queue, Waiter { wait_request, since, position }, None);
         self.give_way(queue, limits, now);
-        match earlier?.1.who {
-            Who::Present(waiter) => Some(Completion { waiter, outcome: Outcome::Superseded }),
-            Who::Absent(_) => None,
-        }
+        let waiter = earlier?.1.into_waiter()?;
+        Some(Completion { waiter, outcome: Outcome::Superseded })
     }
 
     /// Keeps the place of a waiter that was granted the lock but whose client left before the reply was sent. The place
     /// is passed over.
-    pub fn keep(&mut self, db: Db, key: &[u8], place: Place, limits: QueueLimits, now: Instant) {
+    pub fn keep(&mut self, db: Db, key: &[u8], place: Waiter<H>, limits: QueueLimits, now: Instant) {
         let queue = self.open(db, key);
-        self.keep_at(queue, place, now, Absence::Disconnected);
+        self.insert(queue, place, Some(Absent { since: now, holds_back_until: None }));
         self.give_way(queue, limits, now);
-    }
-
-    fn keep_at(&mut self, queue: QueueId, place: Place, now: Instant, absence: Absence) {
-        let position = place.position;
-        let holds_back_until = match absence {
-            Absence::LimitReached => Some(now.after(place.keep.min(HOLDS_BACK))),
-            Absence::Disconnected => None,
-        };
-        self.insert(queue, position, Who::Absent(KeptPlace { place, kept_since: now, holds_back_until }));
     }
 
     /// Removes the oldest kept places while there are more places than the limits allow.
     fn give_way(&mut self, queue: QueueId, limits: QueueLimits, now: Instant) {
         while let Some(entry) = self.queues.get(&queue)
-            && entry.waiters().saturating_add(entry.kept_places()) > limits.per_lock
-            && let Some(position) = entry.oldest_kept()
+            && entry.len() > limits.per_lock
+            && let Some((_, position)) = entry.kept.first().copied()
         {
             self.end_place(queue, position, now);
         }
@@ -350,11 +336,18 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     fn first_place_of(&self, queue: QueueId, owner: &Owner) -> Option<Position> {
-        self.queues.get(&queue)?.places_of(owner, self.hash(owner)).next().map(|(position, _)| position)
+        self.places_of(queue, owner).next().map(|(position, _)| position)
     }
 
-    fn hash(&self, owner: &Owner) -> OwnerHash {
-        OwnerHash(self.hasher.hash_one(owner))
+    /// The owner's places in a queue, in the order of the queue.
+    fn places_of(&self, queue: QueueId, owner: &Owner) -> impl Iterator<Item = (Position, &Queued<H>)> {
+        let queue = self.queues.get(&queue).into_iter();
+        queue.flat_map(move |queue| queue.places_of(owner, self.hasher.hash_one(owner)))
+    }
+
+    /// The first position. Places that are passed over do not count.
+    fn first_position(&self, queue: QueueId) -> Option<Position> {
+        self.queues.get(&queue)?.places.first_position()
     }
 
     fn new_position(&mut self) -> Position {
@@ -366,7 +359,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// all waiters.
     #[must_use]
     pub fn front(&self, queue: QueueId) -> Option<&Waiter<H>> {
-        self.queues.get(&queue)?.front()
+        self.queues.get(&queue)?.places.first()?.waiter()
     }
 
     /// Removes the first waiter of a queue. Returns the waiter, and whether its owner may have other places in the
@@ -374,10 +367,14 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// before the waiter, so call this only to serve the first waiter or to end all waits.
     pub fn pop_front(&mut self, queue: QueueId) -> Option<(Waiter<H>, bool)> {
         loop {
-            let (position, queued, has_other_places) = self.queues.get_mut(&queue)?.pop_first()?;
-            self.unindex(queue, position, &queued);
-            self.close_if_empty(queue);
-            if let Who::Present(waiter) = queued.who {
+            let entry = self.queues.get_mut(&queue)?;
+            let (queued, has_other_places) = entry.remove(entry.places.first_position()?)?;
+            let is_empty = entry.len() == 0;
+            self.unindex(queue, &queued);
+            if is_empty {
+                self.close(queue);
+            }
+            if let Some(waiter) = queued.into_waiter() {
                 return Some((waiter, has_other_places));
             }
         }
@@ -385,7 +382,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// Removes all kept places of a queue.
     pub fn forget_places(&mut self, queue: QueueId) {
-        while let Some(position) = self.queues.get(&queue).and_then(WaitQueue::oldest_kept) {
+        while let Some((_, position)) = self.queues.get(&queue).and_then(|queue| queue.kept.first().copied())
+        {
             self.remove(queue, position);
         }
     }
@@ -400,16 +398,13 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// The earliest wait of `owner` in a queue.
     #[must_use]
     pub fn first_of(&self, queue: QueueId, owner: &Owner) -> Option<&Waiter<H>> {
-        self.queues.get(&queue)?.places_of(owner, self.hash(owner)).find_map(|(_, queued)| queued.waiter())
+        self.places_of(queue, owner).find_map(|(_, queued)| queued.waiter())
     }
 
     /// Removes the first place of `owner` in a queue. Returns the wait in that place; `None` for a kept place.
     pub fn pop_first_place(&mut self, queue: QueueId, owner: &Owner) -> Option<Waiter<H>> {
         let position = self.first_place_of(queue, owner)?;
-        match self.remove(queue, position)?.who {
-            Who::Present(waiter) => Some(waiter),
-            Who::Absent(_) => None,
-        }
+        self.remove(queue, position)?.into_waiter()
     }
 
     /// Removes the earliest wait of `owner` from a queue. The owner's kept places that come before this
@@ -421,7 +416,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// Removes the earliest wait of `owner` that names a count of holds above `holds`. Kept places of the owner that
     /// come before this wait are removed too. The search ends at the first place that names no such count.
     pub fn pop_naming_more(&mut self, queue: QueueId, owner: &Owner, holds: u32) -> Option<Waiter<H>> {
-        self.pop_while(queue, owner, |queued| queued.holds() > Some(holds))
+        self.pop_while(queue, owner, |place| place.wait_request.request.holds > Some(holds))
     }
 
     /// Removes the kept places of an owner that now holds the lock, and so needs no place. The owner must not have a
@@ -438,12 +433,14 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         &mut self,
         queue: QueueId,
         owner: &Owner,
-        is_meant: impl Fn(&Queued<H>) -> bool,
+        is_meant: impl Fn(&Waiter<H>) -> bool,
     ) -> Option<Waiter<H>> {
         loop {
-            let position = self.first_place_of(queue, owner)?;
-            self.queues.get(&queue)?.at(position).filter(|queued| is_meant(queued))?;
-            if let Who::Present(waiter) = self.remove(queue, position)?.who {
+            let (position, queued) = self.places_of(queue, owner).next()?;
+            if !is_meant(&queued.waiter) {
+                return None;
+            }
+            if let Some(waiter) = self.remove(queue, position)?.into_waiter() {
                 return Some(waiter);
             }
         }
@@ -461,15 +458,14 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// ends. If the first place of a queue changes, the queue is due.
     pub fn pop_limit_reached(&mut self, now: Instant) -> Option<LimitReached<H>> {
         let (_, queue, position) = *self.limits.first().filter(|(limit, ..)| *limit <= now)?;
-        if self.queues.get(&queue)?.at(position)?.waiter().is_some() {
+        if self.queues.get(&queue)?.at(position)?.absent.is_none() {
             return self.end_wait(queue, position, Absence::LimitReached, now).map(LimitReached::Wait);
         }
         let was_first = self.is_first(queue, position);
         let queued = self.take(queue, position)?;
-        if let Who::Absent(kept) = queued.who
-            && kept.ends() > now
-        {
-            self.insert(queue, position, Who::Absent(KeptPlace { holds_back_until: None, ..kept }));
+        if queued.ends() > Some(now) {
+            let absent = queued.absent.map(|absent| Absent { holds_back_until: None, ..absent });
+            self.insert(queue, queued.waiter, absent);
         }
         self.removed(queue, was_first, now);
         Some(LimitReached::Place)
@@ -483,10 +479,14 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         now: Instant,
     ) -> Option<Waiter<H>> {
         let was_first = self.is_first(queue, position);
-        let queued = self.take(queue, position)?;
-        let Who::Present(waiter) = queued.who else { return None };
+        let waiter = self.take(queue, position)?.into_waiter()?;
         if let Some(place) = waiter.place() {
-            self.keep_at(queue, place, now, absence);
+            let holds_back = |keep: Span| now.after(keep.min(HOLDS_BACK));
+            let holds_back_until = match absence {
+                Absence::LimitReached => place.wait_request.keep.map(holds_back),
+                Absence::Disconnected => None,
+            };
+            self.insert(queue, place, Some(Absent { since: now, holds_back_until }));
         }
         self.removed(queue, was_first, now);
         Some(waiter)
@@ -499,7 +499,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     fn is_first(&self, queue: QueueId, position: Position) -> bool {
-        self.queues.get(&queue).is_some_and(|queue| queue.first_position() == Some(position))
+        self.first_position(queue) == Some(position)
     }
 
     /// Call this after removing a place. If the first place was removed and clients wait behind it, the queue is due,
@@ -517,17 +517,10 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
         let due = if entry.changed { due.into_iter().chain(entry.due).min() } else { due };
-        if entry.due == due && entry.indexed_due.is_some() == due.is_some() {
-            return;
-        }
-        entry.due = due;
-        if due.is_some() && entry.indexed_due.is_some() && entry.indexed_due <= due {
-            return;
-        }
-        if let Some(before) = entry.indexed_due.take() {
+        let before = mem::replace(&mut entry.due, due);
+        if let Some(before) = before.filter(|before| Some(*before) != due) {
             self.due.remove(&(before, queue));
         }
-        entry.indexed_due = due;
         if let Some(due) = due {
             self.due.insert((due, queue));
         }
@@ -551,19 +544,12 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     /// Returns one queue that is due now, and whether its lock may have changed without a decision. The queue is not
     /// found again until the caller sets when it is due.
     pub fn pop_due(&mut self, now: Instant) -> Option<(QueueId, bool)> {
-        loop {
-            let (_, queue) = *self.due.first().filter(|(due, _)| *due <= now)?;
-            self.due.pop_first();
-            let Some(entry) = self.queues.get_mut(&queue) else { continue };
-            entry.indexed_due = entry.due.filter(|due| *due > now);
-            let Some(due) = entry.indexed_due else {
-                return Some((queue, mem::take(&mut entry.changed)));
-            };
-            self.due.insert((due, queue));
-        }
+        self.due.first().filter(|(due, _)| *due <= now)?;
+        let (_, queue) = self.due.pop_first()?;
+        Some((queue, mem::take(&mut self.queues.get_mut(&queue)?.changed)))
     }
 
-    /// The first instant at which a queue may be due or a wait limit is reached.
+    /// The first instant at which a queue is due or a wait limit is reached.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let due = self.due.first().map(|(due, _)| *due);
@@ -583,11 +569,14 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.queues.get(&queue).map(WaitQueue::slot_key)
     }
 
-    /// The queues that a sweep visits after `last`, with the names of their locks. A sweep goes in the order in which
-    /// the queues were opened.
-    pub fn after(&self, last: Option<QueueId>) -> impl Iterator<Item = (QueueId, LockName)> {
+    /// The queues that a sweep visits after `last`, with the names of their locks.
+    pub fn after(
+        &self,
+        last: Option<QueueSweepPosition>,
+    ) -> impl Iterator<Item = (QueueSweepPosition, LockName)> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.sweep_order.range((begin, Bound::Unbounded)).map(|(queue, name)| (*queue, name.clone()))
+        let positions = self.by_name.range((begin, Bound::Unbounded));
+        positions.filter_map(|position| Some((*position, self.name(position.2)?)))
     }
 
     fn open(&mut self, db: Db, key: &[u8]) -> QueueId {
@@ -596,29 +585,24 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         }
         self.last_id = self.last_id.saturating_add(1);
         let id = QueueId(self.last_id);
-        let key: Rc<[u8]> = key.into();
-        self.by_name.entry(db).or_default().insert(Rc::clone(&key), id);
-        self.sweep_order.insert(id, (db, Rc::clone(&key)));
-        self.queues.insert(id, WaitQueue::new(db, key));
+        self.by_name.insert((db, self.hasher.hash_one(key), id));
+        self.queues.insert(id, WaitQueue::new((db, key.into())));
         id
     }
 
-    fn insert(&mut self, id: QueueId, position: Position, who: Who<H>) {
-        let hash = self.hash(who.owner());
+    fn insert(&mut self, id: QueueId, waiter: Waiter<H>, absent: Option<Absent>) {
+        let owner_hash = self.hasher.hash_one(&waiter.wait_request.request.owner);
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        match &who {
-            Who::Present(waiter) => {
-                self.by_handle.insert(waiter.wait_request.handle, (id, position));
-            }
-            Who::Absent(kept) => {
-                self.kept.insert((kept.kept_since, id, position));
-            }
+        let position = waiter.position;
+        match absent {
+            None => _ = self.by_handle.insert(waiter.wait_request.handle, (id, position)),
+            Some(absent) => _ = self.kept.insert((absent.since, id, position)),
         }
-        let queued = Queued::new(who, hash);
+        let queued = Queued { waiter, absent, owner_hash };
         if let Some(limit) = queued.limit() {
             self.limits.insert((limit, id, position));
         }
-        queue.insert(position, queued);
+        queue.insert(queued);
     }
 
     fn remove(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
@@ -629,47 +613,38 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
 
     /// Removes the place at a position, if there is one. Does not close the queue if it becomes empty.
     fn take(&mut self, id: QueueId, position: Position) -> Option<Queued<H>> {
-        let queued = self.queues.get_mut(&id)?.remove(position)?;
-        self.unindex(id, position, &queued);
+        let (queued, _) = self.queues.get_mut(&id)?.remove(position)?;
+        self.unindex(id, &queued);
         Some(queued)
     }
 
     /// Removes a place from the indexes of all queues, after it was removed from its queue.
-    fn unindex(&mut self, id: QueueId, position: Position, queued: &Queued<H>) {
+    fn unindex(&mut self, id: QueueId, queued: &Queued<H>) {
+        let Waiter { position, wait_request, .. } = &queued.waiter;
         if let Some(limit) = queued.limit() {
-            self.limits.remove(&(limit, id, position));
+            self.limits.remove(&(limit, id, *position));
         }
-        match &queued.who {
-            Who::Present(waiter) => {
-                self.by_handle.remove(&waiter.wait_request.handle);
+        match queued.absent {
+            None => {
+                self.by_handle.remove(&wait_request.handle);
                 shrink_if_sparse(&mut self.by_handle);
             }
-            Who::Absent(kept) => {
-                self.kept.remove(&(kept.kept_since, id, position));
-            }
+            Some(absent) => _ = self.kept.remove(&(absent.since, id, *position)),
         }
     }
 
     fn close_if_empty(&mut self, id: QueueId) {
-        if self.queues.get(&id).is_some_and(WaitQueue::is_empty) {
+        if self.queues.get(&id).is_some_and(|queue| queue.len() == 0) {
             self.close(id);
         }
     }
 
     fn close(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else { return };
+        let Some(WaitQueue { name: (db, key), due, .. }) = self.queues.remove(&id) else { return };
         shrink_if_sparse(&mut self.queues);
-        if let Some(at) = queue.indexed_due {
-            self.due.remove(&(at, id));
+        self.by_name.remove(&(db, self.hasher.hash_one(&*key), id));
+        if let Some(due) = due {
+            self.due.remove(&(due, id));
         }
-        let (db, key) = queue.name();
-        if let Some(names) = self.by_name.get_mut(db) {
-            names.remove(key);
-            shrink_if_sparse(names);
-            if names.is_empty() {
-                self.by_name.remove(db);
-            }
-        }
-        self.sweep_order.remove(&id);
     }
 }

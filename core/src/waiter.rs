@@ -1,7 +1,6 @@
 //! A client that waits for a lock.
 
 use crate::outcome::Outcome;
-use crate::owner::Owner;
 use crate::queue::Position;
 use crate::request::AcquireRequest;
 use crate::units::{Instant, Span};
@@ -31,25 +30,13 @@ pub struct Waiter<H> {
     pub(crate) position: Position,
 }
 
-impl<H> Waiter<H> {
-    /// The place to be kept for the owner; `None` when the request did not ask to keep its place.
+impl<H: Copy> Waiter<H> {
+    /// A copy of this waiter whose place is to be kept; `None` when the request did not ask to keep its place.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<Self> {
         let WaitRequest { request, keep, .. } = &self.wait_request;
-        let (keep, holds) = keep.zip(request.holds)?;
-        Some(Place { owner: request.owner.clone(), holds, position: self.position, since: self.since, keep })
+        keep.and(request.holds).map(|_| self.clone())
     }
-}
-
-/// A place in a wait queue that is kept after its client has left the queue.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The owner for whom the place is kept.
-    pub owner: Owner,
-    pub(crate) holds: u32,
-    pub(crate) position: Position,
-    pub(crate) since: Instant,
-    pub(crate) keep: Span,
 }
 
 /// A waiter that has left its queue and will be sent the outcome of its wait.

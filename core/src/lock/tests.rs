@@ -85,6 +85,75 @@ fn a_change_without_a_list_has_the_same_result_as_with_it() {
     }
 }
 
+/// The same lock with its holders in trees, even if there are few holders.
+fn as_trees(lock: &Lock) -> Lock {
+    let holders = HolderList::of_trees(lock.holders().map(Holder::cloned).collect());
+    Lock(Repr::list(holders, lock.expires_at()))
+}
+
+/// Checks that the lock gives the same answers to all queries when its holders are in trees.
+fn assert_trees_answer_the_same(lock: &Lock, what: &str) {
+    let trees = &as_trees(lock);
+    assert!(lock.holders().eq(trees.holders()) && lock.holders().rev().eq(trees.holders().rev()), "{what}");
+    assert_eq!((lock.holders().len(), lock.load()), (trees.holders().len(), trees.load()), "{what}");
+    assert_eq!(lock.first_deadline(), trees.first_deadline(), "{what}");
+    assert_eq!(lock.last_to_end(), trees.last_to_end(), "{what}");
+    for at in [0, 10, 25, 99].map(Instant::from_micros) {
+        let sorted = |mut tokens: Vec<FencingToken>| {
+            tokens.sort();
+            tokens
+        };
+        assert_eq!(sorted(lock.expired(at, 99)), sorted(trees.expired(at, 99)), "{what}");
+        assert_eq!(lock.expired(at, 2).len(), trees.expired(at, 2).len(), "{what}");
+        assert_eq!(lock.any_expired(at), trees.any_expired(at), "{what}");
+        assert_eq!(lock.present(at, 99), trees.present(at, 99), "{what}");
+        assert_eq!(lock.present(at, 2), trees.present(at, 2), "{what}");
+    }
+    let none = (holder("stranger", 0, 999), None);
+    let known = lock.holders().map(Holder::cloned).map(|known| (known.clone(), Some(known)));
+    for (Holder { owner, token, .. }, known) in known.chain([none]) {
+        let known = known.as_ref().map(Holder::as_ref);
+        assert_eq!((lock.holder(&owner), trees.holder(&owner)), (known, known), "{what}");
+        assert_eq!((lock.of_token(token), trees.of_token(token)), (known, known), "{what}");
+        assert_eq!(lock.load_without(Some(token)), trees.load_without(Some(token)), "{what}");
+    }
+}
+
+#[test]
+fn a_list_and_trees_give_the_same_answers() {
+    let put = |number: u64, token, (slots, weight), deadline| {
+        let mode = Mode { slots: Slots::new(slots).unwrap(), weight: Weight::new(weight).unwrap() };
+        let deadline = Instant::from_micros(deadline);
+        Change::Put(Holder { mode, deadline, ..holder(&format!("owner {number}"), 0, token) })
+    };
+    let (token, modes) = (|token| FencingToken::new(token).unwrap(), [(0, 1), (40, 3), (50, 1), (40, 2)]);
+    let puts = (1..=12_u64).map(|number| {
+        let deadline = i64::try_from(number * 7 % 29).unwrap();
+        put(number, 3 * number % 37, modes[usize::try_from(number % 4).unwrap()], deadline)
+    });
+    let changes = puts.chain([
+        put(4, 12, (40, 9), 90),
+        put(5, 38, (37, 7), 1),
+        Change::Count(token(38), 9),
+        Change::Count(token(777), 9),
+        Change::End(token(777), End::Released),
+        Change::End(token(38), End::Released),
+        Change::End(token(12), End::Released),
+    ]);
+    let mut lock = Lock::new();
+    for change in changes {
+        let mut trees = as_trees(&lock);
+        lock.apply(change.clone(), NOW);
+        trees.apply(change.clone(), NOW);
+        assert_eq!(lock, trees, "{change:?}");
+        assert_trees_answer_the_same(&lock, &format!("{change:?}"));
+    }
+    assert_eq!(lock.holders().len(), 10);
+    let expected = lock.holders().filter(|holder| holder.token > token(9)).count();
+    assert!(expected > 0 && lock.owners_mut(Some(token(9))).count() == expected);
+    assert_eq!(as_trees(&lock).owners_mut(Some(token(9))).count(), expected);
+}
+
 #[test]
 fn a_put_ends_the_tenures_that_do_not_fit_beside_it() {
     for (held, put, left) in [

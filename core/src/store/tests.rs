@@ -40,7 +40,7 @@ fn lock(number: u64, deadline: i64) -> Lock {
 }
 
 fn store() -> Store<u32> {
-    Store::new()
+    Store::default()
 }
 
 fn in_quarantine() -> Store<u32> {

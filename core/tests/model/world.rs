@@ -8,7 +8,7 @@ use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Completion, Counters, Db, Decision, DroppedLocks, Effects, Event,
     FencingToken, Full, Grant, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome,
-    Owner, Place, Propagation, Quarantine, QuarantineMemory, QueueId, QueueLimits, Refusal, ReleaseRequest,
+    Owner, Propagation, Quarantine, QuarantineMemory, QueueId, QueueLimits, Refusal, ReleaseRequest,
     RenewRequest, Slots, Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight, event_of,
 };
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ pub struct World {
     pub wall: WallTime,
     key_of: HashMap<u32, usize>,
     /// The places of the waits that were granted, by handle.
-    places: HashMap<u32, Place>,
+    places: HashMap<u32, Waiter<u32>>,
     pub completions: Vec<(Instant, usize, u32, Answer)>,
 }
 
@@ -123,12 +123,12 @@ impl World {
     pub fn new(setting: &Setting, began: i64) -> Self {
         Self {
             stored: Default::default(),
-            dropped_locks: DroppedLocks::new(),
+            dropped_locks: DroppedLocks::default(),
             replica: Default::default(),
             replica_has_dropped_lock: [false; KEYS],
             unreplicated: BTreeSet::new(),
-            queues: WaitQueues::new(),
-            tokens: TokenSource::new(),
+            queues: WaitQueues::default(),
+            tokens: TokenSource::default(),
             quarantine: Quarantine::new(instant(began), span(setting.quarantine * 1_000)),
             quarantine_memory: Default::default(),
             effects: Effects::default(),
@@ -315,8 +315,8 @@ impl World {
         let applied = Decision {
             lock: &mut self.replica[key],
             queue: None,
-            queues: &mut WaitQueues::new(),
-            tokens: &mut TokenSource::new(),
+            queues: &mut WaitQueues::default(),
+            tokens: &mut TokenSource::default(),
             quarantine: Quarantine::new(now.mono, Span::default()),
             quarantine_memory: None,
             effects: &mut effects,

@@ -25,7 +25,7 @@
 use lockward_core::encoding::{self, Origin};
 use lockward_core::{
     Absence, AcquireRequest, Acquired, Change, Completion, Counters, Db, Decision, Effects, End, Event,
-    FencingToken, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome, Owner, Place,
+    FencingToken, Holder, HoldsLeft, Instant, LimitReached, Lock, Mode, NotHeld, Now, Outcome, Owner,
     Propagation, Quarantine, QuarantineMemory, QueueLimits, Refusal, ReleaseRequest, RenewRequest, Slots,
     Span, TokenSource, WaitQueues, WaitRequest, Waiter, WallTime, Weight,
 };
@@ -71,7 +71,7 @@ pub struct World {
     counters: Counters,
     limits: QueueLimits,
     /// The places of waiters that were granted the lock, by handle.
-    left_places: HashMap<u32, Place>,
+    left_places: HashMap<u32, Waiter<u32>>,
     mono: Instant,
     wall: WallTime,
 }
@@ -83,8 +83,8 @@ impl World {
             quarantine: Quarantine::new(instant(0), Span::default()),
             quarantine_memory: QuarantineMemory::default(),
             effects: Effects::default(),
-            queues: WaitQueues::new(),
-            tokens: TokenSource::new(),
+            queues: WaitQueues::default(),
+            tokens: TokenSource::default(),
             counters: Counters::default(),
             limits: QueueLimits { per_lock: 100, total: 100 },
             left_places: HashMap::new(),

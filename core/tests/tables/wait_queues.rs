@@ -2,15 +2,16 @@
 
 use crate::notation::{instant, owner, span};
 use lockward_core::{
-    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, Outcome, QueueLimits, Slots,
-    WaitQueues, WaitRequest, slot_key,
+    Absence, AcquireRequest, Db, Full, LONGEST_SWEPT_KEY, LimitReached, LockName, Outcome, QueueLimits,
+    Slots, WaitQueues, WaitRequest, slot_key,
 };
+use std::collections::BTreeSet;
 
 const MANY: QueueLimits = QueueLimits { per_lock: 100, total: 100 };
 
 #[test]
 fn neither_one_queue_nor_all_together_take_more_waiters_than_the_limit() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     let limits = QueueLimits { per_lock: 2, total: 3 };
     let mut join = |key: &str, owner: &str, handle: u32| {
         let wait_request = wait_request(owner, handle, None, None);
@@ -36,7 +37,7 @@ fn neither_one_queue_nor_all_together_take_more_waiters_than_the_limit() {
 
 #[test]
 fn with_a_limit_of_zero_nobody_may_wait() {
-    let queues: WaitQueues<u32> = WaitQueues::new();
+    let queues: WaitQueues<u32> = WaitQueues::default();
     let request = wait_request("A", 1, None, None).request;
     for (per_lock, total, full) in [(0, 9, Full::Lock), (9, 0, Full::Total), (0, 0, Full::Total)] {
         assert_eq!(queues.may_join(Db(0), b"k", &request, QueueLimits { per_lock, total }), Err(full));
@@ -45,7 +46,7 @@ fn with_a_limit_of_zero_nobody_may_wait() {
 
 #[test]
 fn taking_over_a_position_adds_no_waiter() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     let full = QueueLimits { per_lock: 1, total: 1 };
     queues.join(Db(0), b"k", wait_request("A", 1, Some(1), None), MANY, instant(5));
     for (limits, before, after) in [(full, 1, 2), (QueueLimits { per_lock: 0, total: 0 }, 2, 3)] {
@@ -69,7 +70,7 @@ fn taking_over_a_position_adds_no_waiter() {
 
 #[test]
 fn a_position_is_taken_over_within_one_lock_only() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     let positions = [(Db(0), "k", 1), (Db(0), "l", 2), (Db(1), "k", 3)];
     for (db, key, handle) in positions {
         let joined =
@@ -88,7 +89,7 @@ fn a_position_is_taken_over_within_one_lock_only() {
 
 #[test]
 fn contended_locks_are_listed_with_their_waiters_and_the_longest_wait() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     for (db, key, handle) in [(Db(0), "k", 1), (Db(0), "k", 2), (Db(0), "l", 3), (Db(1), "k", 4)] {
         queues.join(
             db,
@@ -114,7 +115,7 @@ fn contended_locks_are_listed_with_their_waiters_and_the_longest_wait() {
 
 #[test]
 fn a_queue_without_waiters_does_not_exist() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     queues.join(Db(0), b"k", wait_request("A", 1, None, Some(50)), MANY, instant(0));
     let queue = queues.queue(Db(0), b"k").unwrap();
     queues.set_due(queue, Some(instant(70)));
@@ -133,7 +134,7 @@ fn a_queue_without_waiters_does_not_exist() {
 
 #[test]
 fn a_queue_is_due_when_its_first_waiter_leaves_and_another_is_next() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     for (owner, handle) in [("A", 1), ("B", 2), ("C", 3)] {
         queues.join(Db(0), b"k", wait_request(owner, handle, None, None), MANY, instant(0));
     }
@@ -148,7 +149,7 @@ fn a_queue_is_due_when_its_first_waiter_leaves_and_another_is_next() {
 
 #[test]
 fn a_due_queue_is_returned_once_at_its_instant() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     for (key, handle) in [("k", 1), ("l", 2)] {
         queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
     }
@@ -174,7 +175,7 @@ fn a_due_queue_is_returned_once_at_its_instant() {
 #[test]
 fn a_changed_queue_stays_due_although_a_decision_on_its_lock_sets_a_later_time() {
     for later in [Some(instant(90)), None] {
-        let mut queues = WaitQueues::new();
+        let mut queues = WaitQueues::default();
         queues.join(Db(0), b"k", wait_request("A", 1, None, None), MANY, instant(0));
         let queue = queues.queue(Db(0), b"k").unwrap();
         queues.set_changed(queue, instant(30));
@@ -188,7 +189,7 @@ fn a_changed_queue_stays_due_although_a_decision_on_its_lock_sets_a_later_time()
 
 #[test]
 fn the_next_due_time_is_the_first_lease_or_limit() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     queues.join(Db(0), b"k", wait_request("A", 1, None, Some(40)), MANY, instant(0));
     queues.join(Db(0), b"l", wait_request("A", 2, None, Some(80)), MANY, instant(0));
     assert_eq!(queues.next_due(), Some(instant(40)));
@@ -203,25 +204,27 @@ fn the_next_due_time_is_the_first_lease_or_limit() {
 
 #[test]
 fn a_sweep_visits_all_queues_and_goes_on_after_its_last_position() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     for (key, handle) in [("k", 1), ("l", 2), ("m", 3)] {
         queues.join(Db(0), key.as_bytes(), wait_request("A", handle, None, None), MANY, instant(0));
     }
-    let [k, l, m] = ["k", "l", "m"].map(|key| queues.queue(Db(0), key.as_bytes()).unwrap());
-    let after =
-        |queues: &WaitQueues<u32>, last| queues.after(last).map(|(queue, _)| queue).collect::<Vec<_>>();
-    assert_eq!(after(&queues, None), [k, l, m]);
-    assert_eq!(after(&queues, Some(k)), [l, m]);
-    assert_eq!(after(&queues, Some(m)), []);
-    // The last queue that the sweep visited (`l`) is removed before the sweep goes on.
-    queues.leave(2, Absence::Disconnected, instant(0));
-    assert_eq!(after(&queues, Some(l)), [m]);
-    assert_eq!(after(&queues, None), [k, m]);
+    let after = |queues: &WaitQueues<u32>, last| queues.after(last).collect::<Vec<_>>();
+    let all = after(&queues, None);
+    let names: BTreeSet<LockName> = all.iter().map(|(_, name)| name.clone()).collect();
+    assert_eq!(names, ["k", "l", "m"].map(|key| (Db(0), key.as_bytes().into())).into());
+    let [(first, _), (second, (_, key)), (third, _)] = &all[..] else { panic!("{all:?}") };
+    assert_eq!(after(&queues, Some(*first)), all[1..]);
+    assert_eq!(after(&queues, Some(*third)), []);
+    // The last queue that the sweep visited is removed before the sweep goes on.
+    let waiter = queues.waiters_in(queues.queue(Db(0), key).unwrap()).next().unwrap();
+    queues.leave(waiter.wait_request.handle, Absence::Disconnected, instant(0));
+    assert_eq!(after(&queues, Some(*second)), all[2..]);
+    assert_eq!(after(&queues, None), [all[0].clone(), all[2].clone()]);
 }
 
 #[test]
 fn a_long_key_is_swept_by_a_short_key_of_its_slot() {
-    let mut queues = WaitQueues::new();
+    let mut queues = WaitQueues::default();
     let long = [b'k'; LONGEST_SWEPT_KEY + 1];
     queues.join(Db(0), &long, wait_request("A", 1, None, None), MANY, instant(0));
     let queue = queues.queue(Db(0), &long).unwrap();

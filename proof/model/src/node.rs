@@ -131,7 +131,7 @@ impl Node {
             data: None,
             unreplicated: false,
             queue: Vec::new(),
-            tokens: TokenSource::new(),
+            tokens: TokenSource::default(),
             quarantine: Quarantine::new(began, span(rules.quarantine)),
             memory: QuarantineMemory::default(),
             wall_ahead,
@@ -164,7 +164,7 @@ impl Node {
 
     /// The store of the server, and the lock in its key.
     fn open(&self, rules: &Rules, now: Now) -> (Store<usize>, Lock) {
-        let mut store = Store::new();
+        let mut store = Store::default();
         store.start(false, self.quarantine);
         store.tokens = self.tokens;
         store.remember(&name(), now.mono, |memory| memory.clone_from(&self.memory));
