@@ -128,7 +128,7 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
 /// pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
-    if reply.may_be_passed_on() && reply.client.socket.is_some_and(Socket::is_left) {
+    if reply.may_be_passed_on() && reply.client.has_left(context) {
         context.reply_null_array();
         leave_undelivered(reply);
         return true;
