@@ -129,7 +129,7 @@ pub fn end_waits_in(queue: QueueId, outcome: Outcome, now: Instant, slice: Slice
 /// pending for the client.
 pub fn reply(context: Context, client: BlockedClient) -> bool {
     let Some(reply) = state::with(|state| state.pending.take(client)) else { return false };
-    if reply.to_pass_on().is_some() && reply.client.socket.is_some_and(Socket::is_left) {
+    if reply.to_pass_on().is_some() && reply.client.has_left(context) {
         context.reply_null_array();
         leave_undelivered(reply);
         return true;

@@ -3,7 +3,7 @@
 use super::call_reply::CallReply;
 use super::entry_points::entry_points;
 use super::info;
-use super::key_name::KeyName;
+use super::key_name::{KeyName, string_bytes};
 use lockward_core::{Db, Event};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong};
@@ -141,6 +141,22 @@ impl Context {
     pub fn client_id(self) -> u64 {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_GetClientId(self.raw)) }
+    }
+
+    /// Whether a client is the default user, as a client is that has not authenticated. Also true for the client of a
+    /// module, which has no user.
+    pub fn is_default_user(self, client: u64) -> bool {
+        // SAFETY: the context is valid. The server returns a new string or null, and the string is freed once, after its
+        // last use.
+        unsafe {
+            let user = api!(RedisModule_GetClientUserNameById(self.raw, client));
+            if user.is_null() {
+                return true;
+            }
+            let is_default = string_bytes(user) == b"default";
+            api!(RedisModule_FreeString(self.raw, user));
+            is_default
+        }
     }
 
     pub fn reply_integer(self, number: u64) {

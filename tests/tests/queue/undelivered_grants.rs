@@ -86,6 +86,27 @@ fn a_grant_to_a_client_that_is_killed_before_its_reply_is_passed_on() {
 }
 
 #[test]
+fn a_grant_to_a_client_whose_user_is_deleted_before_its_reply_is_passed_on() {
+    let server = Server::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    for [first, second] in
+        [["LOCK.RELEASE lock A", "ACL DELUSER user"], ["ACL DELUSER user", "LOCK.RELEASE lock A"]]
+    {
+        a.acquire("lock A PX 600000");
+        a.call("ACL SETUSER user on >secret ~* &* +@all");
+        b.call("AUTH user secret");
+        b.ask("lock B BLOCK 0 PX 600000");
+        a.see_waiters("lock", 1);
+        let mut c = server.waiter("lock C BLOCK 0");
+        a.transact([first, second]);
+        assert_eq!(c.reply().grant().holds, 1);
+        assert!(b.is_closed());
+        assert_eq!(a.call("LOCK.RELEASE lock C"), Reply::Int(0));
+        b = server.client();
+    }
+}
+
+#[test]
 fn a_grant_to_the_last_waiter_is_taken_back_when_this_waiter_is_killed_before_its_reply() {
     let server = Server::start();
     let (mut a, mut b) = (server.client(), server.client());
