@@ -21,6 +21,7 @@ pub mod clients;
 pub mod cluster;
 pub mod cpu;
 pub mod expiry;
+pub mod flame;
 pub mod guarded;
 pub mod handoff;
 pub mod holders;
