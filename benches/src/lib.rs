@@ -33,7 +33,6 @@ pub mod pairs;
 pub mod peers;
 pub mod pipeline;
 pub mod placement;
-pub mod plain_keys;
 pub mod plot;
 pub mod pubsub;
 pub mod queues;
