@@ -3,7 +3,6 @@
 SHELL := /bin/bash
 PORT ?= 6379
 SECONDS ?= 60
-ROUNDS ?= 24
 SERVERS ?=
 STAGES ?=
 CURVES ?=
@@ -110,10 +109,6 @@ torture: build ## Run 32 clients with faults for SECONDS (60), and check their r
 torture-client: build ## Run torture through the Rust client, in four server setups.
 	@cargo build --quiet --release -p lockward-torture
 	@target/release/torture --through-client --seconds $(SECONDS) $(TORTURE)
-
-restore: build ## Let servers forget tenures in ROUNDS (24) rounds, and check that holders restore them.
-	@cargo build --quiet --release -p lockward-torture
-	@target/release/torture restore --rounds $(ROUNDS)
 
 broken-builds: deps ## Check that torture finds the defects of broken builds.
 	@cargo build --quiet --release -p lockward-torture

@@ -9,7 +9,7 @@ use crate::clients::Clients;
 use crate::pairs::Pair;
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::report::Report;
+use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, owner, request};
 use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, cost, setup};
@@ -82,7 +82,7 @@ impl Nodes {
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);
-    let measured = report.alternate(ROUNDS, NODES.len(), |which| {
+    let measured = alternate(ROUNDS, NODES.len(), |which| {
         let nodes = &mut all[which];
         [nodes.cost(0), nodes.cost(1), nodes.cost(2)]
     });

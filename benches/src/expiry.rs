@@ -27,8 +27,7 @@ pub fn measure(report: &mut Report) {
     let mut clients = Clients::open(server.port(), LOCKS);
     let mut numbers = numbers();
     let [mut all, mut medians, mut lates] = <[Series; 3]>::default();
-    for round in 0..ROUNDS {
-        report.progress(round, ROUNDS);
+    for _ in 0..ROUNDS {
         // Leases last for 20 to 200 milliseconds.
         let leases: Vec<u64> = (0..LOCKS).map(|_| 20 + numbers.number() % 180).collect();
         let late = grants_after(&mut clients, &leases);

@@ -3,7 +3,7 @@
 
 use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::report::Report;
+use crate::report::{Report, compare};
 use crate::request::{LEASE, load, request};
 use crate::results::{Row, Series, Target};
 use crate::server::{cost, start};
@@ -24,18 +24,18 @@ return redis.call('SET', KEYS[2], ARGV[2])";
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (how, connections, depth) in LOADS {
-        let [guarded, plain, scripted] = costs(report, connections, depth);
+        let [guarded, plain, scripted] = costs(connections, depth);
         let what = format!("SET through LOCK.GUARD, {how}");
-        let row = Row::ratio("guarded/set", &what, &guarded, "SET", &plain);
+        let row = Row::ratio(&format!("guarded/set {how}"), &what, &guarded, "SET", &plain);
         report.row(if depth == 1 { row.target(Target::AtMost(ALLOWED)) } else { row });
         let against = "a Lua script that checks the token";
-        let row = Row::cheaper("guarded/lua", &what, &guarded, against, &scripted);
+        let row = Row::cheaper(&format!("guarded/lua {how}"), &what, &guarded, against, &scripted);
         report.row(row.target(Target::AtLeast(1.0)));
     }
 }
 
 /// The server's CPU for a guarded SET, for a SET and for the script, in nanoseconds.
-fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
+fn costs(connections: usize, depth: usize) -> [Series; 3] {
     let server = start(&[]);
     let mut client = server.client();
     let token = client.call(["LOCK.ACQUIRE", "lock", "owner", "PX", LEASE]).grant().token.to_string();
@@ -52,7 +52,7 @@ fn costs(report: &mut Report, connections: usize, depth: usize) -> [Series; 3] {
     });
     let mut pipeline = Pipeline::open(&server, connections);
     let times = COMMANDS / (connections * depth);
-    report.compare(ROUNDS, |which| {
+    compare(ROUNDS, |which| {
         cost(server.pid(), connections * depth * times, || pipeline.run(&batches[which], times))
     })
 }

@@ -3,7 +3,7 @@
 
 use crate::placement::{Place, be_client_of};
 use crate::queues::{Kind, Queues, QueuesThread, allow_waiters};
-use crate::report::Report;
+use crate::report::{Report, compare};
 use crate::results::{Row, Target, whole};
 
 /// The numbers of waiters.
@@ -19,7 +19,7 @@ pub fn measure(report: &mut Report) {
         [Kind::Lock, Kind::List]
             .map(|kind| QueuesThread::start(move || Queues::waiting(kind, Place::Apart, waiters)))
     });
-    let [short, short_list, long, long_list] = report.compare(ROUNDS, |which| {
+    let [short, short_list, long, long_list] = compare(ROUNDS, |which| {
         let [handoff, _] = workers[which / 2][which % 2].run(Queues::round);
         handoff
     });

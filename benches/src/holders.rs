@@ -1,16 +1,13 @@
 //! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
-//! owner, the CPU time of the commands of a holder, and the memory for each holder. Compares a release that admits many
-//! readers with hand-offs.
+//! owner, the CPU time of the commands of a holder, and the memory for each holder.
 
-use crate::clients::Clients;
 use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::queues::{Kind, Queues, QueuesThread, allow_waiters};
-use crate::report::Report;
+use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
 use crate::results::{Row, Series, Unit};
 use crate::server::{cost, start};
-use lockward_tests::{Client, Random, Server};
+use lockward_tests::{Client, Random};
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 /// The limit of the lock.
@@ -18,9 +15,6 @@ const SLOTS: &str = "1000000";
 const ROUNDS: usize = 15;
 /// The number of units of work that each connection sends in a round.
 const UNITS: usize = 500;
-/// The number of readers that one release admits.
-const READERS: usize = 10_000;
-const ROUNDS_OF_READERS: usize = 6;
 
 /// The work that is measured beside other holders: its name, and its commands. The arguments are the key, the index of
 /// a holder, and the index of an owner without a hold.
@@ -68,7 +62,7 @@ pub fn measure(report: &mut Report) {
         let mut pipeline = Pipeline::open(&server, connections);
         // No two connections use the same holder.
         let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
-        let costs = report.alternate(ROUNDS, counts.len(), |which| {
+        let costs = alternate(ROUNDS, counts.len(), |which| {
             WORKS.map(|(_, commands)| {
                 let batches = batches(commands, counts[which], connections, depth, &mut numbers);
                 cost(server.pid(), connections * UNITS, || pipeline.run(&batches, 1))
@@ -87,7 +81,6 @@ pub fn measure(report: &mut Report) {
         let row = Row::figure("holders/memory", "memory for each holder", Unit::Bytes, &memory);
         report.row(row.at(holders, "holder"));
     }
-    admit_readers(report);
 }
 
 /// The work of each connection in a round, with random holders that only this connection uses.
@@ -118,44 +111,4 @@ fn memory_of_holder(holders: usize) -> f64 {
     // The server frees the large buffer of the old connection.
     drop(client);
     (used_memory(&mut server.client()) - before) / (locks * holders) as f64
-}
-
-/// Measures a release that admits many readers, compared with hand-offs in a queue of the same length.
-fn admit_readers(report: &mut Report) {
-    allow_waiters(READERS);
-    let queue = QueuesThread::start(|| Queues::waiting(Kind::Lock, Place::Together, READERS));
-    queue.run(Queues::round); // from now on the thread has its own table of open files
-    let limits =
-        ["maxclients 11000", "lock.max-waiters 10000", "lock.max-waiters-total 10000", "tcp-backlog 4096"];
-    let server = start(&limits);
-    let mut clients = Clients::open(server.port(), READERS + 1);
-    let [admitted, handed] = report.compare(ROUNDS_OF_READERS, |which| match which {
-        0 => grant_to_readers(&server, &mut clients),
-        _ => queue.run(Queues::round)[0],
-    });
-    queue.end();
-    let what = "a reader that waits, when a release admits 10,000 readers";
-    report.row(Row::ratio("holders/readers", what, &admitted, "a hand-off", &handed));
-}
-
-/// Lets client 0 release a lock for which all other clients wait as readers. The release grants the lock to all of them.
-/// Returns the server's CPU time for each reader, in nanoseconds.
-fn grant_to_readers(server: &Server, clients: &mut Clients) -> f64 {
-    let release = |who: usize| request(&["LOCK.RELEASE", "readers", &owner(who)]);
-    clients.call(0, &["LOCK.ACQUIRE", "readers", &owner(0), "PX", LONG_LEASE]);
-    let mut control = server.client();
-    for reader in 1..=READERS {
-        let ask = ["LOCK.ACQUIRE", "readers", &owner(reader), "PX", LONG_LEASE, "BLOCK", "0", "SHARED"];
-        clients.send(reader, &request(&ask));
-        control.call("PING");
-    }
-    let each = cost(server.pid(), READERS, || {
-        clients.send(0, &release(0));
-        (0..=READERS).for_each(|_| _ = clients.arrival());
-    });
-    for reader in 1..=READERS {
-        clients.send(reader, &release(reader));
-        Expected::Number(0).check(&clients.reply_to(reader));
-    }
-    each
 }

@@ -6,7 +6,7 @@ use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::plot::Plot;
-use crate::report::Report;
+use crate::report::{Report, compare};
 use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
 use crate::results::{Row, Series, Unit};
 use crate::server::{cost, start};
@@ -133,18 +133,16 @@ pub fn measure(report: &mut Report) {
         let (needed, left) = (count as f64 * MEMORY, available_memory());
         if needed > left {
             let [needed, left] = [needed, left].map(|bytes| bytes / 1e9);
-            report.say(&format!(
-                "        {count} locks need {needed:.1} GB, but only {left:.1} GB are available"
-            ));
+            eprintln!("        {count} locks need {needed:.1} GB, but only {left:.1} GB are available");
             break;
         }
         stores.iter_mut().for_each(|store| store.fill(count));
         let row = |name, what, unit, ours: &Series| Row::figure(name, what, unit, ours).at(count, "lock");
         let time = Unit::Nanoseconds;
-        let [lock, set] = report.compare(ROUNDS, |which| stores[which].pair());
+        let [lock, set] = compare(ROUNDS, |which| stores[which].pair());
         let pair = row("locks/pair", "server CPU for a pair", time, &lock);
         report.row(pair.against("SET NX PX + DEL", &set));
-        let [renewal] = report.compare(ROUNDS, |_| stores[0].renewal());
+        let [renewal] = compare(ROUNDS, |_| stores[0].renewal());
         report.row(row("locks/renewal", "server CPU for a renewal", time, &renewal));
         let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::save));
         report.row(row("locks/save", "time of BGSAVE", time, &lock).against(STRINGS, &string));

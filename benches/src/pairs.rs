@@ -2,7 +2,7 @@
 
 use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::report::Report;
+use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
 use crate::results::{Row, Series, Target};
 use crate::server::{Loaded, cost, start, start_replica_of};
@@ -49,8 +49,6 @@ pub enum Pair {
     Checked,
     /// SET with NX and PX, then DEL.
     Set,
-    /// SET without options, then DEL.
-    Plain,
     /// The hash lock: two EVALSHA.
     Hash,
     /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must
@@ -72,10 +70,6 @@ impl Pair {
             ],
             Self::Set => [
                 (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (request(&["DEL", key]), Expected::Number(1)),
-            ],
-            Self::Plain => [
-                (request(&["SET", key, owner]), Expected::Status),
                 (request(&["DEL", key]), Expected::Number(1)),
             ],
             Self::Hash => {
@@ -122,7 +116,7 @@ pub fn plain(report: &mut Report) {
     let empty = Loaded::Empty.line_of_config().expect("a module");
     let server = start(&[&empty]);
     let pairs = [Pair::Lock, Pair::Checked, Pair::Set, Pair::Hash, Pair::Bare];
-    let [lock, checked, set, hash, bare] = costs_at(report, &server, pairs);
+    let [lock, checked, set, hash, bare] = costs_at(&server, pairs);
     let what = "acquire + release";
     let is_valkey = server.version().starts_with("Valkey");
     let row = Row::ratio("pairs/checked", what, &lock, CHECKED, &checked);
@@ -138,7 +132,7 @@ pub fn plain(report: &mut Report) {
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&["appendonly yes", "appendfsync everysec"]);
-    let [lock, checked] = costs_at(report, &server, [Pair::Lock, Pair::Checked]);
+    let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
     let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
     report.row(row.target(Target::AtMost(1.2)));
 }
@@ -154,7 +148,7 @@ pub fn replica(report: &mut Report) {
     let replica = start_replica_of(&primary);
     let mut load = load_of(&primary, [Pair::Lock, Pair::Checked]);
     let mut control = primary.client();
-    let costs = report.alternate(ROUNDS, 2, |which| {
+    let costs = alternate(ROUNDS, 2, |which| {
         let mut at_primary = 0.0;
         let applied = cost(replica.pid(), PAIRS, || {
             at_primary = cost(primary.pid(), PAIRS, || {
@@ -182,13 +176,9 @@ fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl Fn
 }
 
 /// Measures the server's CPU time for one pair of each kind, in nanoseconds.
-fn costs_at<const COUNT: usize>(
-    report: &mut Report,
-    server: &Server,
-    pairs: [Pair; COUNT],
-) -> [Series; COUNT] {
+fn costs_at<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> [Series; COUNT] {
     let mut load = load_of(server, pairs);
-    report.compare(ROUNDS, |which| cost(server.pid(), PAIRS, || load(which)))
+    compare(ROUNDS, |which| cost(server.pid(), PAIRS, || load(which)))
 }
 
 /// Waits until the replica has received all writes.

@@ -8,6 +8,5 @@
 pub mod job;
 pub mod list;
 pub mod meter;
-pub mod monitor;
 pub mod report;
 pub mod server;

@@ -4,10 +4,12 @@ use crate::results::whole;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
+/// Where all texts begin.
+pub const LEFT_EDGE: f64 = 16.0;
 /// The area of lines and bars. The names of the lines are to the right of this area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 530.0;
-const TOP: f64 = 84.0;
+pub const TOP: f64 = 84.0;
 /// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
 /// The distance between the names of two lines.
@@ -45,6 +47,7 @@ const STYLE: &str = "
     .other { fill: #656c76 }
     .line { fill: none }
   }
+  .frame { stroke: none; fill-opacity: 0.4 }
 ";
 
 /// Lines with a logarithmic x axis. The y axis begins at 0.
@@ -110,7 +113,7 @@ impl Plot {
         let x = |number: f64| LEFT + 20.0 + (RIGHT - LEFT - 40.0) * (number.log2() - first) / (last - first);
         let y = |number: f64| BOTTOM - (BOTTOM - TOP) * number / top;
 
-        let mut body = text("faint", 16.0, TOP - 12.0, &self.y);
+        let mut body = text("faint", LEFT_EDGE, TOP - 12.0, &self.y);
         for mark in 0..=(top / step).round() as usize {
             let (number, at) = (mark as f64 * step, y(mark as f64 * step));
             let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
@@ -162,7 +165,7 @@ impl Bars {
 }
 
 /// A picture with its title. `last` is the y coordinate of the text `below`.
-fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String {
+pub fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String {
     let (title, hint, below, height) = (escaped(title), escaped(hint), escaped(below), last + 18.0);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -177,11 +180,11 @@ fn framed(title: &str, hint: &str, below: &str, last: f64, body: &str) -> String
     )
 }
 
-fn text(class: &str, x: f64, y: f64, text: &str) -> String {
+pub fn text(class: &str, x: f64, y: f64, text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>\n", escaped(text))
 }
 
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 

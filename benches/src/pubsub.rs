@@ -7,7 +7,7 @@
 use crate::clients::Clients;
 use crate::placement::{Place, be_client_of};
 use crate::queues::{Kind, Queues};
-use crate::report::Report;
+use crate::report::{Report, compare};
 use crate::request::{LEASE, load, owner, request};
 use crate::results::{Row, Target, whole};
 use crate::server::{Loaded, cost, setup};
@@ -101,7 +101,7 @@ pub fn measure(report: &mut Report) {
     for (waiters, handoffs, target) in [(50, 100, 15.0), (1_000, 10, 400.0)] {
         let mut herd = Herd::start(waiters);
         let mut queues = Queues::waiting(Kind::Lock, Place::Together, waiters);
-        let [published, lock] = report.compare(ROUNDS, |which| match which {
+        let [published, lock] = compare(ROUNDS, |which| match which {
             0 => {
                 let pid = herd.server.pid();
                 cost(pid, handoffs, || (0..handoffs).for_each(|_| herd.hand_over()))

@@ -6,7 +6,7 @@ use crate::pairs::Pair;
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::plot::{Line, Plot};
-use crate::report::Report;
+use crate::report::{Report, alternate};
 use crate::request::{owner, request};
 use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, setup, start_replica_of};
@@ -34,7 +34,7 @@ pub fn measure(report: &mut Report) {
     let mut lines = ["99th percentile", "median", "SET NX PX + DEL, 99th percentile"]
         .map(|name| Line { name: name.to_owned(), points: Vec::new() });
     for connections in CONNECTIONS {
-        let measured = report.alternate(ROUNDS, 2, |which| {
+        let measured = alternate(ROUNDS, 2, |which| {
             let (lag, pairs) = lag_beside(&primary, [Pair::Lock, Pair::Set][which], connections);
             [lag.median(), lag.quantile(0.99), pairs]
         });

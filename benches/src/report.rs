@@ -4,13 +4,10 @@ use crate::machine::circumstances;
 use crate::plot::{Line, Plot};
 use crate::results::{Point, Row, Series, Unit};
 use crate::{sizing, table::table};
-use std::io::{self, IsTerminal, Write, stderr};
+use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, iter};
-
-/// How often progress is shown within a stage.
-const SHOWN_EVERY: Duration = Duration::from_millis(200);
 
 /// The figures and plots so far.
 #[derive(Debug)]
@@ -18,68 +15,22 @@ pub struct Report {
     pub rows: Vec<Row>,
     plots: Vec<Plot>,
     begin: Instant,
-    stage: &'static str,
-    shown: Instant,
 }
 
 impl Report {
     #[allow(clippy::new_without_default, reason = "a report begins at this instant")]
     pub fn new() -> Self {
-        let now = Instant::now();
-        Self { rows: Vec::new(), plots: Vec::new(), begin: now, stage: "", shown: now }
+        Self { rows: Vec::new(), plots: Vec::new(), begin: Instant::now() }
     }
 
-    /// Begins a stage, and prints a line about it.
-    pub fn stage(&mut self, name: &'static str, about: &str) {
-        self.stage = name;
-        self.say(&format!("{} {name}: {about}", self.clock()));
-    }
-
-    pub fn progress(&mut self, done: usize, of: usize) {
-        if stderr().is_terminal() && self.shown.elapsed() >= SHOWN_EVERY {
-            self.shown = Instant::now();
-            eprint!("\r{} {}: {:3.0} %", self.clock(), self.stage, 100.0 * done as f64 / of as f64);
-        }
-    }
-
-    /// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
-    /// `N` figures. Each figure becomes a series. The order of the things rotates by one from round to round. An
-    /// additional first round is a warm-up and does not count.
-    pub fn alternate<const N: usize>(
-        &mut self,
-        rounds: usize,
-        count: usize,
-        mut measure: impl FnMut(usize) -> [f64; N],
-    ) -> Vec<[Series; N]> {
-        let mut all: Vec<[Series; N]> =
-            (0..count).map(|_| std::array::from_fn(|_| Series::default())).collect();
-        for round in 0..=rounds {
-            self.progress(round, rounds);
-            for turn in 0..count {
-                let which = (round + turn) % count;
-                let numbers = measure(which);
-                if round > 0 {
-                    all[which].iter_mut().zip(numbers).for_each(|(series, number)| series.push(number));
-                }
-            }
-        }
-        all
-    }
-
-    /// Measures `COUNT` things alternately, `rounds` times each, as [`Report::alternate`] does. Each thing has one
-    /// figure.
-    pub fn compare<const COUNT: usize>(
-        &mut self,
-        rounds: usize,
-        mut measure: impl FnMut(usize) -> f64,
-    ) -> [Series; COUNT] {
-        let all = self.alternate(rounds, COUNT, |which| [measure(which)]);
-        let all: Vec<Series> = all.into_iter().map(|[series]| series).collect();
-        all.try_into().expect("a series of each")
+    /// Prints a line about the stage that begins, with the minutes and seconds since the run began.
+    pub fn stage(&self, name: &str, about: &str) {
+        let seconds = self.begin.elapsed().as_secs();
+        eprintln!("[{}:{:02}] {name}: {about}", seconds / 60, seconds % 60);
     }
 
     pub fn row(&mut self, row: Row) {
-        self.say(&format!("        {}", row.line()));
+        eprintln!("        {}", row.line());
         self.rows.push(row);
     }
 
@@ -99,17 +50,6 @@ impl Report {
             Line { name: name.to_owned(), points: points.collect() }
         };
         [line(names[0], |row| Some(&row.ours)), line(names[1], |row| row.theirs.as_ref())]
-    }
-
-    fn clock(&self) -> String {
-        let seconds = self.begin.elapsed().as_secs();
-        format!("[{}:{:02}]", seconds / 60, seconds % 60)
-    }
-
-    #[allow(clippy::unused_self, reason = "only a report prints lines")]
-    pub fn say(&self, line: &str) {
-        let wipe = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
-        let _ = writeln!(stderr(), "{wipe}{line}");
     }
 
     /// Prints the tables of the docs. Writes them into a directory, with the plots and all measurements. `server` is
@@ -146,6 +86,35 @@ impl Report {
         let tables = tables.into_iter().filter(|table| !table.is_empty());
         tables.map(|table| format!("\n{table}")).collect()
     }
+}
+
+/// Measures `count` things alternately, `rounds` times each. `measure` gets the number of a thing, and returns its
+/// `N` figures. Each figure becomes a series. The order of the things rotates by one from round to round. An
+/// additional first round is a warm-up and does not count.
+pub fn alternate<const N: usize>(
+    rounds: usize,
+    count: usize,
+    mut measure: impl FnMut(usize) -> [f64; N],
+) -> Vec<[Series; N]> {
+    let mut all: Vec<[Series; N]> = (0..count).map(|_| std::array::from_fn(|_| Series::default())).collect();
+    for round in 0..=rounds {
+        for turn in 0..count {
+            let which = (round + turn) % count;
+            let numbers = measure(which);
+            if round > 0 {
+                all[which].iter_mut().zip(numbers).for_each(|(series, number)| series.push(number));
+            }
+        }
+    }
+    all
+}
+
+/// Measures `COUNT` things alternately, `rounds` times each, as [`alternate`] does. Each thing has one
+/// figure.
+pub fn compare<const COUNT: usize>(rounds: usize, mut measure: impl FnMut(usize) -> f64) -> [Series; COUNT] {
+    let all = alternate(rounds, COUNT, |which| [measure(which)]);
+    let all: Vec<Series> = all.into_iter().map(|[series]| series).collect();
+    all.try_into().expect("a series of each")
 }
 
 fn comparisons(rows: &[&Row], server: &str) -> String {

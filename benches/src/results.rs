@@ -26,10 +26,6 @@ impl Series {
         self.0.extend(other.0);
     }
 
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }

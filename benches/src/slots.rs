@@ -15,8 +15,7 @@ const ROUNDS: usize = 2;
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     raise_open_files(25_000);
-    for (done, count) in COUNTS.into_iter().enumerate() {
-        report.progress(done, COUNTS.len());
+    for count in COUNTS {
         let [mut whole, mut longest] = <[Series; 2]>::default();
         for _ in 0..ROUNDS {
             let moved = move_slot(count);

@@ -112,8 +112,7 @@ const CASES: &[Case] = &[
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     allow_waiters(MANY);
-    for (done, (name, figure, what, against, run)) in CASES.iter().enumerate() {
-        report.progress(done, CASES.len());
+    for (name, figure, what, against, run) in CASES {
         let [mut ours, mut theirs] = <[Series; 2]>::default();
         for _ in 0..ROUNDS {
             ours.push(run(Side::Lockward));

@@ -4,7 +4,7 @@ use crate::pairs::{CONNECTIONS, Pair};
 use crate::pipeline::Pipeline;
 use crate::placement::{Place, be_client_of};
 use crate::plot::{Line, Plot};
-use crate::report::Report;
+use crate::report::{Report, alternate};
 use crate::server::{Loaded, setup};
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub fn measure(report: &mut Report) {
         let batches = KINDS.map(|(pair, _)| pair.batches(&server, CONNECTIONS, depth));
         let in_batch = (depth / 2).max(1);
         let times = PAIRS / CONNECTIONS / in_batch;
-        let rates = report.alternate(ROUNDS, KINDS.len(), |kind| {
+        let rates = alternate(ROUNDS, KINDS.len(), |kind| {
             let begin = Instant::now();
             pipeline.run(&batches[kind], times);
             [(CONNECTIONS * times * in_batch) as f64 / begin.elapsed().as_secs_f64() / 1e3]

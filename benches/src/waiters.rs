@@ -5,7 +5,7 @@
 use crate::placement::{Place, be_client_of};
 use crate::plot::Plot;
 use crate::queues::{Kind, Queues, QueuesThread, SPARE_FILES, Shape};
-use crate::report::Report;
+use crate::report::{Report, alternate};
 use crate::results::{Row, Series, Unit};
 use lockward_tests::raise_open_files;
 
@@ -47,7 +47,7 @@ pub fn measure(report: &mut Report) {
                 report.row(row("memory", what, Unit::Bytes, &each(waiting)));
             }
             before = count;
-            let costs = report.alternate(ROUNDS, workers.len(), |which| workers[which].run(Queues::round));
+            let costs = alternate(ROUNDS, workers.len(), |which| workers[which].run(Queues::round));
             let works =
                 [("handoff", "a hand-off", "LPUSH to BLPOP"), ("wait", "the start of a wait", "BLPOP")];
             for (number, (curve, work, against)) in works.into_iter().enumerate() {

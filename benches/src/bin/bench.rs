@@ -5,8 +5,8 @@ use clap::Parser;
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::{
-    cluster, expiry, guarded, handoff, holders, locks, memory, pairs, plain_keys, pubsub, replica, server,
-    slots, stalls, throughput, waiters,
+    cluster, expiry, guarded, handoff, holders, locks, memory, pairs, pubsub, replica, server, slots, stalls,
+    throughput, waiters,
 };
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
 /// The stages of docs/performance.md.
-const COSTS: [Stage; 11] = [
+const COSTS: [Stage; 10] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
@@ -24,7 +24,6 @@ const COSTS: [Stage; 11] = [
     ("handoff", "hand-offs, compared with an LPUSH that wakes a client in BLPOP", handoff::measure),
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),
-    ("plain-keys", "plain keys beside locks with waiters", plain_keys::measure),
     ("memory", "memory of locks and of waiting clients", memory::measure),
     ("throughput", "pairs a second by pipeline depth", throughput::measure),
     ("stalls", "how long other clients wait at worst", stalls::measure),
@@ -68,7 +67,7 @@ fn main() -> io::Result<ExitCode> {
     be_client_of(Place::Apart);
     let version = server::start(&[]).version();
     let mut report = Report::new();
-    report.say(&version);
+    eprintln!("{version}");
     for (name, about, measure) in stages {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {
             report.stage(name, about);

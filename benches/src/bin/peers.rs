@@ -4,7 +4,6 @@ use clap::Parser;
 use lockward_bench::peers::job::{self, Job};
 use lockward_bench::peers::list::{PEERS, Peer};
 use lockward_bench::peers::meter::{self, Meter};
-use lockward_bench::peers::monitor::Monitor;
 use lockward_bench::peers::report::{Entry, Measured, Report};
 use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
@@ -93,11 +92,9 @@ fn do_job(
     let arguments = [peer.name, &job_name, &address, "--clients", &clients, "--seconds", &duration];
     let words = [program, arguments.map(str::to_owned).into()].concat();
     let meter = Meter::start(server);
-    let monitor = server.kind.has_monitor().then(|| Monitor::start(server.port));
     let answer = job::answer(&words, seconds);
-    let in_scripts = monitor.map_or(0.0, Monitor::end);
     let samples = meter.end();
     let answer = answer?;
     let spent = meter::between(&samples, answer.began_unix_ms, answer.began_unix_ms + 1e3 * seconds as f64);
-    Ok(Measured::new(job, seconds, answer, &server.version, spent, in_scripts))
+    Ok(Measured::new(job, seconds, answer, &server.version, spent))
 }

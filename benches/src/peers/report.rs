@@ -54,10 +54,9 @@ pub struct Measured {
     pub writes_a_second: f64,
     /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
-    /// Commands that clients sent for an acquisition and its release. 0 if the server does not count commands.
+    /// The commands that the server ran for an acquisition and its release, also for scripts. 0 if the server does not
+    /// count commands.
     pub commands: f64,
-    /// Commands that scripts sent for an acquisition and its release.
-    pub commands_in_scripts: f64,
     /// The part of the machine's CPU time that other programs used, from 0 to 1.
     pub others: f64,
 }
@@ -79,9 +78,8 @@ impl Waits {
 }
 
 impl Measured {
-    /// Combines the peer program's answer and the measurements of the server. `in_scripts` is the part of the commands
-    /// that scripts sent.
-    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent, in_scripts: f64) -> Self {
+    /// Combines the peer program's answer and the measurements of the server.
+    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Self {
         let all = answer.tenures();
         let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         let counts = |tenure: &Tenure| (0..end).contains(&tenure.granted);
@@ -110,8 +108,7 @@ impl Measured {
             writers: waits(&writes),
             writes_a_second: writes.len() as f64 / seconds as f64,
             server_cpu_us: spent.cpu * 1e6 * each,
-            commands: spent.commands * (1.0 - in_scripts) * each,
-            commands_in_scripts: spent.commands * in_scripts * each,
+            commands: spent.commands * each,
             others: (spent.others / seconds as f64 / cpus() as f64).min(1.0),
         }
     }
@@ -124,12 +121,8 @@ impl Measured {
         format!("{:.1}", self.most as f64 / self.fewest as f64)
     }
 
-    fn sent(&self) -> String {
-        match self.commands {
-            0.0 => "-".to_owned(),
-            sent if self.commands_in_scripts < 0.05 => format!("{sent:.1}"),
-            sent => format!("{sent:.1} + {:.1}", self.commands_in_scripts),
-        }
+    fn commands(&self) -> String {
+        if self.commands == 0.0 { "-".to_owned() } else { format!("{:.1}", self.commands) }
     }
 
     /// How the lock failed; empty if it never had too many holders and never gave up.
@@ -264,7 +257,7 @@ const TABLES: [(&str, &[Column]); 4] = [
             ("median time to acquire, 1 client", Job::Uncontended, 1, |it| time(it.waits.median)),
             ("pairs a second, 50 clients", Job::Uncontended, 50, |it| whole(it.a_second)),
             ("server CPU for a pair, 50 clients", Job::Uncontended, 50, |it| time(it.server_cpu_us)),
-            ("commands for a pair", Job::Uncontended, 50, Measured::sent),
+            ("commands for a pair", Job::Uncontended, 50, Measured::commands),
         ],
     ),
     (
@@ -276,7 +269,7 @@ const TABLES: [(&str, &[Column]); 4] = [
             ("longest wait", Job::Contended, 50, |it| time(it.waits.longest)),
             ("most / fewest grants", Job::Contended, 50, Measured::unfairness),
             ("server CPU for a grant", Job::Contended, 50, |it| time(it.server_cpu_us)),
-            ("commands for a grant", Job::Contended, 50, Measured::sent),
+            ("commands for a grant", Job::Contended, 50, Measured::commands),
             ("500 clients: grants a second to another client", Job::Contended, 500, |it| {
                 whole(it.handoffs_a_second)
             }),

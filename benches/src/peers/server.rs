@@ -19,8 +19,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Commands that do not count: clients send them to set up connections, or this program sends them.
-pub const BESIDE: [&str; 9] =
-    ["client", "command", "config", "hello", "info", "monitor", "ping", "quit", "script"];
+const BESIDE: [&str; 8] = ["client", "command", "config", "hello", "info", "ping", "quit", "script"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -36,11 +35,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether MONITOR can distinguish commands of clients and of scripts.
-    pub const fn has_monitor(self) -> bool {
-        matches!(self, Self::Redis { .. })
-    }
-
     fn command(self, dir: &Path, port: u16) -> Result<Command, String> {
         let (server, is_loaded) = match self {
             Self::Redis { server, is_loaded } => (server, is_loaded),
@@ -99,7 +93,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(50));
         }
-        let version = if kind.has_monitor() {
+        let version = if let Kind::Redis { .. } = kind {
             Client::connect(port).map_err(|error| error.to_string())?.server_version()
         } else {
             thread::sleep(PAUSE);
@@ -142,10 +136,7 @@ pub fn commands(kind: Kind, port: u16) -> f64 {
 }
 
 /// A connection to a server on this machine.
-///
-/// # Errors
-/// If the socket reports an error.
-pub fn connect(port: u16) -> io::Result<TcpStream> {
+fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(ANSWER))?;
     Ok(stream)

@@ -1,8 +1,12 @@
 //! The bounds of a run: promised times, and the required activity.
 
 use crate::history::{Call, Nanos};
+use std::collections::BTreeMap;
 
 const MS: Nanos = 1_000_000;
+
+/// The kinds of activity, each with the number of events.
+pub type Activity = BTreeMap<&'static str, usize>;
 
 /// The bounds for the checks of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,7 @@ pub struct Bounds {
     /// after its end. The check of hand-off times uses this bound. The checks of overlap, tokens and counts do not use
     /// this bound.
     pub settle: Nanos,
+    /// The activity that a run needs to prove something.
     pub minimum: Activity,
 }
 
@@ -34,31 +39,7 @@ impl Default for Bounds {
             handoff: 50 * MS,
             answer: 100 * MS,
             settle: 1_000 * MS,
-            minimum: Activity {
-                grants: 1,
-                handoffs: 1,
-                lease_ends: 1,
-                faults: 1,
-                shared: 1,
-                kept: 1,
-                stale_writes: 1,
-            },
+            minimum: Activity::new(),
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
-    pub grants: usize,
-    /// The number of tenures that began by a hand-off after a release.
-    pub handoffs: usize,
-    /// The number of tenures that ended without a release.
-    pub lease_ends: usize,
-    pub faults: usize,
-    /// The number of tenures that were held at the same time as another tenure of their lock.
-    pub shared: usize,
-    /// The number of waits that got the lock at a kept place of their owner.
-    pub kept: usize,
-    /// The number of stale writes without LOCK.GUARD to the data beside a lock.
-    pub stale_writes: usize,
 }

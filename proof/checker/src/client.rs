@@ -63,10 +63,8 @@ pub struct Client {
     unsure: bool,
     /// Whether the client rests next, after a renewal with a long lease.
     rests: bool,
-    /// The call that the client repeats next.
-    again: Option<Operation>,
-    /// The next writes to the data beside the lock, in reverse order.
-    writes: Vec<Operation>,
+    /// The next calls in reverse order: repeated calls, and writes to the data beside the lock.
+    next: Vec<Operation>,
 }
 
 impl Client {
@@ -85,21 +83,17 @@ impl Client {
             until: 0,
             unsure: false,
             rests: false,
-            again: None,
-            writes: Vec::new(),
+            next: Vec::new(),
         }
     }
 
     pub fn next(&mut self, now: Nanos, workload: &Workload, random: &mut Random) -> Action {
         if workload.careful && self.holds > 0 && now >= self.until {
             self.holds = 0;
-            self.again = None;
+            self.next.retain(|next| matches!(next, Operation::Write { .. }));
         }
-        if let Some(operation) = self.again.take() {
+        if let Some(operation) = self.next.pop() {
             return Action::Call(operation);
-        }
-        if let Some(write) = self.writes.pop() {
-            return Action::Call(write);
         }
         let rests = mem::take(&mut self.rests);
         let Some(token) = self.token.filter(|_| self.holds > 0) else {
@@ -123,7 +117,7 @@ impl Client {
             // instead.
             25..50 if self.mode.is_alone() => {
                 let [plain, guarded] = [false, true].map(|guarded| Operation::Write { token, guarded });
-                self.writes.push(plain);
+                self.next.push(plain);
                 Action::Call(guarded)
             }
             25..50 => Action::Rest(random.between(0, workload.lease.start / 4)),
@@ -133,7 +127,7 @@ impl Client {
                 Action::Call(self.renew(token, workload, random))
             }
             51..59 if self.lease < workload.lease.end && self.mode.is_alone() => {
-                self.writes.extend([false, true].map(|guarded| Operation::Write { token, guarded }));
+                self.next.extend([false, true].map(|guarded| Operation::Write { token, guarded }));
                 Action::Pause(self.lease + self.lease / 2)
             }
             59..64 if self.mode.slots != 0 => {
@@ -218,7 +212,7 @@ impl Client {
         if let Some(token) = self.token.filter(|_| workload.careful && self.holds > 0) {
             self.choose_lease(workload, random);
             let renewal = self.renew(token, workload, random);
-            self.again.get_or_insert(renewal);
+            self.next.push(renewal);
         }
     }
 
@@ -240,7 +234,13 @@ impl Client {
             (Outcome::Left { holds }, _) => self.holds = *holds,
             (Outcome::Granted { .. } | Outcome::Renewed { .. } | Outcome::Written, _) => {}
             (Outcome::NotAcquired, operation) => self.slice_ended(operation, random),
-            (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.again = Some(operation.clone()),
+            (Outcome::Error(word), operation) if word == "TRYAGAIN" => self.next.push(operation.clone()),
+            // The server refuses all writes for a while, or is no primary any more.
+            (Outcome::Error(word), operation @ Operation::Renew { .. })
+                if !["NOTHELD", "HOLDS", "LIMIT"].contains(&word.as_str()) =>
+            {
+                self.next.push(operation.clone());
+            }
             // The state stays as it is: the client's next call on the lock shows whether the client holds the lock.
             (Outcome::Error(_) | Outcome::Unknown, Operation::Write { .. }) => {}
             (Outcome::Error(word), _) => {
@@ -261,7 +261,7 @@ impl Client {
                     Operation::Release { .. } | Operation::Write { .. } => false,
                 };
                 if safe_to_repeat && random.percent(60) {
-                    self.again = Some(operation.clone());
+                    self.next.push(operation.clone());
                 } else {
                     self.holds = 0;
                 }
@@ -275,12 +275,12 @@ impl Client {
         if let Operation::Acquire { keep: Some(_), wait: Wait::Limit(slice), .. } = *operation {
             self.patience = self.patience.saturating_sub(slice);
             if self.patience > 0 {
-                self.again = Some(operation.clone());
+                self.next.push(operation.clone());
                 return;
             }
             if random.percent(50) {
                 let released = HoldsReleased::Leaving(self.holds);
-                self.again = Some(Operation::Release { released, token: None });
+                self.next.push(Operation::Release { released, token: None });
             }
         }
         self.holds = 0;
@@ -307,7 +307,7 @@ mod tests {
         let operation = Operation::exclusive(10, Wait::Unlimited);
         let sent_away = answered(operation.clone(), Outcome::Error("TRYAGAIN".to_owned()));
         client.handle_outcome(&sent_away, &mut Random::from_seed(1));
-        assert_eq!(client.again, Some(operation));
+        assert_eq!(client.next, [operation]);
     }
 
     #[test]

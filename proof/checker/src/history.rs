@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write as _};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 /// A time or a duration in nanoseconds.
@@ -358,16 +358,6 @@ impl History {
             lines.push(line);
         }
         Ok(Self { lines })
-    }
-
-    /// Writes the history to a file.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
-        for line in &self.lines {
-            serde_json::to_writer(&mut file, line)?;
-            file.write_all(b"\n")?;
-        }
-        file.flush()
     }
 
     /// The calls, each with the index of its line.

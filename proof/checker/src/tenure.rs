@@ -48,11 +48,6 @@ impl Tenure<'_> {
         larger.fold(self.modes.limit, |limit, (_, larger)| limit.max(*larger))
     }
 
-    /// The times at which the limit may have grown, each with the limit from then on.
-    pub fn limits(&self) -> impl Iterator<Item = (Nanos, u64)> {
-        self.modes.larger.iter().map(|&(start, _)| (start, self.limit_at(start)))
-    }
-
     /// Whether this tenure and `other` certainly did not fit together before `until`.
     pub fn excludes(&self, other: &Tenure<'_>, until: Nanos) -> bool {
         self.modes.weight + other.modes.weight > self.limit_at(until).min(other.limit_at(until))

@@ -18,6 +18,8 @@ pub enum Check {
     Promptness,
     /// Every call has a reply.
     Answers,
+    /// A holder can renew its lease.
+    Renewals,
     /// LOCK.GUARD runs the writes of holders, and no other writes.
     Guard,
     /// The run has enough activity to prove something.

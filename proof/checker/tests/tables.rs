@@ -5,9 +5,9 @@
 //! (`seen`) and a later time when it was still in the queue (`still`). There is one lock. By default, leases are 100 ms
 //! long and tenures are exclusive.
 
-use lockward_checker::bounds::{Activity, Bounds};
+use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::{
-    Writes, check, count_writes, the_guard_is_right, the_guard_is_right_between_faults,
+    check, measure_activity, the_guard_is_right, the_guard_is_right_between_faults,
 };
 use lockward_checker::history::{
     Call, Data, Fault, History, HoldsReleased, Line, Mode, Nanos, Operation, Outcome, Wait,
@@ -304,6 +304,18 @@ fn a_call_has_no_reply_in_time() {
 }
 
 #[test]
+fn a_holder_cannot_renew() {
+    let refused = "0..1 A acquires -> token 5 holds 1\n 2..3 A renews token 5 -> NOTHELD";
+    violation(refused, Check::Renewals, &[0, 1]);
+    clean(&refused.replace("NOTHELD", "token 5"));
+    clean(&refused.replace("NOTHELD", "READONLY"));
+    clean(&refused.replace("renews token 5", "renews token 4"));
+    // The lease may have ended, or a release may have ended the tenure.
+    clean(&refused.replace("2..3", "2..99"));
+    clean(&format!("{refused}\n 1..9 A releases -> left 0"));
+}
+
+#[test]
 fn the_guard_runs_a_stale_write() {
     let stale = "0..1 A acquires -> token 5 holds 1
                  150..151 B acquires -> token 6 holds 1
@@ -334,10 +346,10 @@ fn the_guard_refuses_a_holder() {
     clean(&fenced.replace("guards 5", "guards 4"));
     // After a fault, the server may have forgotten the tenure.
     let history = parse(&format!("{fenced}\n 1..2 fault"));
-    assert_eq!(the_guard_is_right_between_faults(&history, &bounds()), []);
-    assert_eq!(the_guard_is_right(&history, &bounds()).len(), 1);
+    assert_eq!(the_guard_is_right_between_faults(&history, &Bounds::default()), []);
+    assert_eq!(the_guard_is_right(&history, &Bounds::default()).len(), 1);
     let history = parse(&format!("{fenced}\n 4..5 fault"));
-    assert_eq!(the_guard_is_right_between_faults(&history, &bounds()).len(), 1);
+    assert_eq!(the_guard_is_right_between_faults(&history, &Bounds::default()).len(), 1);
 }
 
 #[test]
@@ -360,8 +372,8 @@ fn stale_writes_are_counted() {
          155..156 A guards 5 -> FENCED
          157..158 B guards 6 -> written",
     );
-    assert_eq!(count_writes(&history, &bounds(), false), Writes { all: 3, stale: 1 });
-    assert_eq!(count_writes(&history, &bounds(), true), Writes { all: 1, stale: 0 });
+    let activity = measure_activity(&history, &Bounds::default());
+    assert_eq!(["stale plain writes", "stale guarded writes"].map(|what| activity[what]), [1, 0]);
 }
 
 #[test]
@@ -372,7 +384,7 @@ fn the_times_of_a_report_are_milliseconds_from_its_first_line() {
          4000..4001 fault
          4999..5002 fault",
     );
-    let violations = check(&history, &bounds());
+    let violations = check(&history, &Bounds::default());
     let overlap = violations.iter().find(|violation| violation.check == Check::Overlap).expect("a violation");
     assert_eq!(
         overlap.report(&history),
@@ -387,22 +399,18 @@ Overlap: A held k with token 5 for at least 84.000 ms more when B had read its g
 /// Asserts that the history has no violation.
 fn clean(table: &str) {
     let history = parse(table);
-    let violations = check(&history, &bounds());
+    let violations = check(&history, &Bounds::default());
     assert!(violations.is_empty(), "{table}\n{violations:#?}");
 }
 
 /// Asserts that the history has a violation of this check, shown by these lines.
 fn violation(table: &str, by: Check, lines: &[usize]) {
     let history = parse(table);
-    let mut violations = check(&history, &bounds());
+    let mut violations = check(&history, &Bounds::default());
     violations.retain(|violation| violation.check == by);
     let mut shown: Vec<_> = violations.iter().map(|violation| violation.lines.clone()).collect();
     shown.iter_mut().for_each(|lines| lines.sort_unstable());
     assert!(shown.iter().any(|shown| shown == lines), "{table}\n{violations:#?}");
-}
-
-fn bounds() -> Bounds {
-    Bounds { minimum: Activity::default(), ..Bounds::default() }
 }
 
 fn parse(table: &str) -> History {

@@ -16,7 +16,6 @@ mod table;
 use clap::Parser;
 use clients::CLIENTS;
 use experiment::Finding;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -36,13 +35,10 @@ struct Arguments {
     /// The seed. The default is a new seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the table of results into retries.md in this directory.
-    #[arg(long)]
-    docs: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { clients, faults, seed, docs } = Arguments::parse();
+    let Arguments { clients, faults, seed } = Arguments::parse();
     let seed = seed.unwrap_or_else(new_seed);
     println!("Seed {seed}.");
     let begun = Instant::now();
@@ -58,12 +54,8 @@ fn main() -> ExitCode {
             .map(|experiment| experiment.join().expect("an experiment that ends"))
             .collect()
     });
-    let table = table::of(&findings, seed);
-    println!("{table}");
+    println!("{}", table::of(&findings, seed));
     println!("{} s.", begun.elapsed().as_secs());
-    if let Some(docs) = docs {
-        table::write(&docs.join("retries.md"), &table);
-    }
     let failures: Vec<String> = findings.iter().flat_map(Finding::failures).collect();
     for failure in &failures {
         println!("{failure}");

@@ -1,21 +1,7 @@
-//! The results as a table in Markdown.
+//! The results as a table in Markdown, for docs/retries.md.
 
 use crate::experiment::Finding;
 use crate::faults::KINDS;
-use std::fs;
-use std::path::Path;
-
-const BEGIN: &str = "<!-- table: written by `make test-retries RETRIES=\"--docs docs\"` -->";
-const END: &str = "<!-- end of table -->";
-
-/// Writes a table between the two marks of a page.
-pub(crate) fn write(page: &Path, table: &str) {
-    let text = fs::read_to_string(page).expect("docs/retries.md");
-    let (before, rest) = text.split_once(BEGIN).expect("a mark where the table begins");
-    let (_, after) = rest.split_once(END).expect("a mark where it ends");
-    let table = format!("{BEGIN}\n{table}\n{END}");
-    fs::write(page, [before, &table, after].concat()).expect("a page that can be written");
-}
 
 /// The results as a table, below a line with the server and the seed.
 pub(crate) fn of(findings: &[Finding], seed: u64) -> String {

@@ -7,13 +7,10 @@
 //! [`queue_order`] tests the order of waiters.
 //!
 //! [`client_run`] runs a world with clients that use `lockward-client` ([`rust_client`]).
-//!
-//! [`restore`] is another kind of run: in each round a server forgets tenures, and their holders restore them.
 
 mod client_run;
 mod queue_order;
 mod recording_client;
-mod restore;
 mod run;
 mod rust_client;
 mod worker;
@@ -21,7 +18,7 @@ mod worker_process;
 mod workload_client;
 mod world;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, ValueEnum};
 use lockward_checker::recorder::now;
 use run::Plan;
 use std::process::{self, ExitCode};
@@ -34,38 +31,10 @@ use world::WorldName;
 ///
 /// LOCKWARD_SERVER is the server program (default: redis-server), LOCKWARD_MODULE the module.
 #[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    run: Run,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Runs the clients of one worker process.
-    #[command(hide = true)]
-    Worker {
-        /// The task of the worker, as JSON.
-        args: String,
-    },
-    /// Runs rounds in which a server forgets tenures and the holders restore them.
-    Restore(Restore),
-}
-
-#[derive(Debug, Args)]
-struct Restore {
-    /// The number of rounds.
-    #[arg(long, default_value_t = 24)]
-    rounds: u32,
-    /// The seed. The default is a new seed.
-    #[arg(long)]
-    seed: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-struct Run {
+struct Arguments {
+    /// Run the clients of one worker process. The value is the task of the worker, as JSON.
+    #[arg(long, hide = true)]
+    worker: Option<String>,
     /// The length of the run in seconds, for all worlds together.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -87,30 +56,11 @@ struct Run {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.command {
-        Some(Command::Worker { args }) => {
-            worker::run(&serde_json::from_str(&args).expect("the arguments of a worker"));
-            ExitCode::SUCCESS
-        }
-        Some(Command::Restore(restore)) => restore_in_rounds(restore),
-        None => run(cli.run),
+    let Arguments { worker, seconds, world, seed, pace, through_client, expect } = Arguments::parse();
+    if let Some(task) = worker {
+        worker::run(&serde_json::from_str(&task).expect("the task of a worker"));
+        return ExitCode::SUCCESS;
     }
-}
-
-fn restore_in_rounds(Restore { rounds, seed }: Restore) -> ExitCode {
-    let file = env::temp_dir().join(format!("lockward-restore-{}.json", process::id()));
-    let (report, is_right) = restore::run(rounds, seed.unwrap_or_else(now), &file);
-    println!("{report}");
-    if !is_right {
-        println!("The history is in {}.", file.display());
-        return ExitCode::FAILURE;
-    }
-    let _ = fs::remove_file(&file);
-    ExitCode::SUCCESS
-}
-
-fn run(Run { seconds, world, seed, pace, through_client, expect }: Run) -> ExitCode {
     let all = if through_client { &WorldName::THROUGH_CLIENT[..] } else { WorldName::value_variants() };
     let worlds = world.map_or_else(|| all.to_vec(), |world| vec![world]);
     let share = seconds / u64::try_from(worlds.len()).unwrap_or(1);

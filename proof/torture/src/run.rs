@@ -2,8 +2,8 @@
 
 use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
-use lockward_checker::bounds::{Activity, Bounds};
-use lockward_checker::checker::{Writes, count_writes, measure_activity, tenures_never_overlap};
+use lockward_checker::bounds::Bounds;
+use lockward_checker::checker::{measure_activity, tenures_never_overlap};
 use lockward_checker::history::{Data, History, Line, data_key};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_checker::violation::Violation;
@@ -37,11 +37,7 @@ impl Plan {
     pub(crate) fn run(self, expected: Option<&str>) -> (String, bool) {
         let world = self.world.start();
         let server = Client::connect(world.port()).expect("a connection").server_version();
-        let (world, mut history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
-        let data = History { lines: self.read_data(&*world).map(Line::Data).collect() };
-        data.write(&self.dir.join("data.json")).expect("a file");
-        history.lines.extend(data.lines);
-
+        let (_, history) = self.record(world, None, |world, nemesis| world.fault(nemesis));
         let bounds = self.world.bounds(self.length);
         let violations = self.world.check(&history, &bounds);
         let overlaps = tenures_never_overlap(&history, &bounds).len();
@@ -66,11 +62,8 @@ impl Plan {
         let (world, seconds) = (world.name(), length.as_secs());
         let calls = history.calls().count();
         let open = history.calls().filter(|(_, call)| call.is_open()).count();
-        let Activity { grants, handoffs, lease_ends, shared, kept, .. } = measure_activity(history, bounds);
-        let [guarded, plain] = [true, false].map(|guarded| {
-            let Writes { all, stale } = count_writes(history, bounds, guarded);
-            format!("{stale} stale of {all}")
-        });
+        let activity = measure_activity(history, bounds);
+        let activity: Vec<_> = activity.iter().map(|(what, count)| format!("{count} {what}")).collect();
         let mut faults = BTreeMap::<_, usize>::new();
         for fault in history.faults() {
             *faults.entry(&fault.name).or_default() += 1;
@@ -78,12 +71,11 @@ impl Plan {
         let faults: Vec<_> = faults.iter().map(|(name, count)| format!("{count} × {name}")).collect();
         let mut report = format!(
             "{world} · {server} · {seconds} s · seed {seed}
-  {calls} calls ({open} without an answer), {grants} grants, {handoffs} hand-offs, {lease_ends} lease ends
-  {shared} tenures held together with another, {kept} grants at a kept place
-  writes beside the lock: guarded {guarded}; plain {plain}
+  {calls} calls ({open} without an answer), {}
   faults: {}
   {overlaps} tenures did not fit beside others
   {} violations",
+            activity.join(", "),
             faults.join(", "),
             violations.len(),
         );
@@ -99,7 +91,8 @@ impl Plan {
         report
     }
 
-    /// Runs the clients, and injects faults until the end of the run. Returns the running servers and the history.
+    /// Runs the clients, and injects faults until the end of the run. Clients with a `url` use `lockward-client`, and write
+    /// no data beside the locks. Returns the running servers and the history.
     pub(crate) fn record(
         &self,
         mut world: Box<dyn World>,
@@ -108,9 +101,9 @@ impl Plan {
     ) -> (Box<dyn World>, History) {
         fs::create_dir_all(&self.dir).expect("a folder");
         let mut random = Random::from_seed(self.seed);
-        let faults = self.dir.join("faults.json");
-        let recorder = Recorder::create(&faults).expect("a file");
-        let workers = self.start_workers(world.port(), url);
+        let servers = self.dir.join("servers.json");
+        let recorder = Recorder::create(&servers).expect("a file");
+        let workers = self.start_workers(world.port(), url.as_ref());
         let mut nemesis =
             Nemesis { random: Random::from_seed(random.number()), recorder: &recorder, workers };
         let start = Instant::now();
@@ -122,8 +115,11 @@ impl Plan {
             fault(&mut *world, &mut nemesis);
         }
         let mut files: Vec<PathBuf> = nemesis.workers.into_iter().map(Worker::finish).collect();
+        if url.is_none() {
+            self.read_data(&*world).for_each(|data| recorder.record(&Line::Data(data)));
+        }
         recorder.finish().expect("a whole history");
-        files.push(faults);
+        files.push(servers);
         let parts = files.iter().map(|file| History::read(file).expect("a history"));
         (world, History { lines: parts.flat_map(|part| part.lines).collect() })
     }
@@ -143,7 +139,7 @@ impl Plan {
         })
     }
 
-    fn start_workers(&self, port: u16, url: Option<String>) -> Vec<Worker> {
+    fn start_workers(&self, port: u16, url: Option<&String>) -> Vec<Worker> {
         let each = CLIENTS / WORKERS;
         (0..WORKERS)
             .map(|number| {
@@ -153,7 +149,7 @@ impl Plan {
                     first: number * each,
                     clients: each,
                     port,
-                    url: url.clone(),
+                    url: url.cloned(),
                     file: self.dir.join(format!("clients-{number}.json")),
                 })
             })

@@ -13,8 +13,9 @@ use std::thread;
 
 /// Runs the clients until standard input ends. Each line of the input is the port of a new primary.
 ///
-/// Every eighth client uses a lock of its own. No client waits for such a lock, so the server may notice late that the
-/// lease of the lock has ended.
+/// Every fourth client uses a lock of its own. No client waits for such a lock, so the server may notice late that the
+/// lease of the lock has ended. If servers forget tenures, these clients use long leases, so that they can restore their
+/// tenures.
 ///
 /// The worker that runs client 0 also tests the order of the queue.
 pub(crate) fn run(args: &WorkerArgs) {
@@ -29,8 +30,10 @@ pub(crate) fn run(args: &WorkerArgs) {
             let random = Random::from_seed(args.seed ^ (u64::from(number) << 32));
             let (recorder, workload, primary, over) = (&recorder, &workload, &primary, &over);
             scope.spawn(move || {
-                let own_lock = Workload { keys: vec![format!("own-{number}")], ..workload.clone() };
-                let workload = if number.is_multiple_of(8) { &own_lock } else { workload };
+                let lease = if workload.careful { &workload.long_lease } else { &workload.lease };
+                let keys = vec![format!("own-{number}")];
+                let own_lock = Workload { keys, lease: lease.clone(), ..workload.clone() };
+                let workload = if number % 4 == 1 { &own_lock } else { workload };
                 let mut client = WorkloadClient::new(number, workload, random, recorder, primary);
                 while !over.load(Ordering::Relaxed) {
                     client.act();

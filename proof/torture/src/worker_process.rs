@@ -45,7 +45,7 @@ impl Worker {
     /// Starts this program again as a worker.
     pub(crate) fn start(args: &WorkerArgs) -> Self {
         let mut command = Command::new(env::current_exe().expect("this program"));
-        command.arg("worker").arg(serde_json::to_string(args).expect("numbers and text"));
+        command.arg("--worker").arg(serde_json::to_string(args).expect("numbers and text"));
         let mut process = ProcessGroup::start(command.stdin(Stdio::piped())).expect("a worker");
         let (input, ..) = process.take_pipes();
         Self { process, input, clients: args.first..args.first + args.clients, file: args.file.clone() }

@@ -43,22 +43,13 @@ pub fn guarded_data_is_in_order(history: &History, _: &Bounds) -> Vec<Violation>
     falls.collect()
 }
 
-/// The number of writes that the server has run on the data beside the locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Writes {
-    /// All writes that the server has run.
-    pub all: usize,
-    /// The writes that started after a client had read the grant of a later tenure.
-    pub stale: usize,
-}
-
-/// Counts the writes with LOCK.GUARD, or the writes without LOCK.GUARD.
-pub fn count_writes(history: &History, bounds: &Bounds, guarded: bool) -> Writes {
+/// The number of stale writes that the server has run with LOCK.GUARD, or without LOCK.GUARD. A stale write started
+/// after a client had read the grant of a later tenure.
+pub fn stale_writes(history: &History, bounds: &Bounds, guarded: bool) -> usize {
     let tenures = tenures(history, bounds);
     let later = LaterTenures::of(&tenures);
-    let written = || writes(history, guarded).filter(|(_, write, _)| write.outcome == Outcome::Written);
-    let stale = written().filter(|(_, write, token)| later.read_before(write, *token).is_some());
-    Writes { all: written().count(), stale: stale.count() }
+    let written = writes(history, guarded).filter(|(_, write, _)| write.outcome == Outcome::Written);
+    written.filter(|(_, write, token)| later.read_before(write, *token).is_some()).count()
 }
 
 /// The writes with or without LOCK.GUARD, each with the index of its line and its token.

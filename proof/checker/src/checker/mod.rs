@@ -9,17 +9,19 @@ mod index;
 mod overlap;
 mod promptness;
 mod queue;
+mod renewals;
 mod tokens;
 mod vacuity;
 
 pub use answers::every_call_is_answered;
 pub use counts::hold_counts_add_up;
 pub use guard::{
-    Writes, count_writes, guarded_data_is_in_order, the_guard_is_right, the_guard_is_right_between_faults,
+    guarded_data_is_in_order, stale_writes, the_guard_is_right, the_guard_is_right_between_faults,
 };
 pub use overlap::tenures_never_overlap;
 pub use promptness::a_freed_lock_reaches_a_waiter;
 pub use queue::queue_order_is_grant_order;
+pub use renewals::a_holder_can_renew;
 pub use tokens::tokens_grow_and_have_one_owner;
 pub use vacuity::{enough_happened, measure_activity};
 
@@ -37,6 +39,7 @@ pub fn check(history: &History, bounds: &Bounds) -> Vec<Violation> {
         queue_order_is_grant_order,
         a_freed_lock_reaches_a_waiter,
         every_call_is_answered,
+        a_holder_can_renew,
         the_guard_is_right,
         guarded_data_is_in_order,
         enough_happened,

@@ -1,48 +1,35 @@
 //! The run has enough activity to prove something.
 
-use super::guard::count_writes;
+use super::guard::stale_writes;
 use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::{Activity, Bounds};
-use crate::history::{History, Outcome};
+use crate::history::{History, Operation, Outcome};
+use crate::spans::Spans;
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
+use std::collections::HashMap;
 
-/// Claim: the run has at least the required numbers of grants, hand-offs, lease ends, faults, shared tenures, kept
-/// places, and stale writes without LOCK.GUARD.
+/// Claim: the run has at least the activity that [`Bounds::minimum`] requires.
 ///
 /// A run without activity breaks no promise, but proves nothing. The check counts only events that certainly
 /// happened.
 pub fn enough_happened(history: &History, bounds: &Bounds) -> Vec<Violation> {
-    let (activity, least) = (measure_activity(history, bounds), bounds.minimum);
-    [
-        ("grants", activity.grants, least.grants),
-        ("hand-offs", activity.handoffs, least.handoffs),
-        ("lease ends", activity.lease_ends, least.lease_ends),
-        ("faults", activity.faults, least.faults),
-        ("tenures beside another one", activity.shared, least.shared),
-        ("grants from a kept place", activity.kept, least.kept),
-        ("stale writes to plain data", activity.stale_writes, least.stale_writes),
-    ]
-    .into_iter()
-    .filter(|(_, activity, least)| activity < least)
-    .map(|(what, activity, least)| {
-        Violation::new(Check::Vacuity, history, [], format!("{activity} {what}, at least {least} required"))
-    })
-    .collect()
+    let activity = measure_activity(history, bounds);
+    let too_little = bounds.minimum.iter().filter(|(what, least)| activity[*what] < **least);
+    too_little
+        .map(|(what, least)| {
+            let what = format!("{} {what}, at least {least} required", activity[what]);
+            Violation::new(Check::Vacuity, history, [], what)
+        })
+        .collect()
 }
 
 /// The activity in a run.
 pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
-    let mut activity = Activity {
-        grants: history.calls().filter(|(_, call)| call.granted().is_some()).count(),
-        faults: history.faults().count(),
-        ..Activity::default()
-    };
     let tenures = tenures(history, bounds);
-    activity.kept = grants_after_a_slice(history);
-    activity.stale_writes = count_writes(history, bounds, false).stale;
+    // Hand-offs after a release, and tenures that ended without a release.
+    let (mut handoffs, mut lease_ends) = (0, 0);
     for of_key in tenures.chunk_by(|one, other| one.key == other.key) {
-        activity.shared += held_beside_another(of_key);
         for pair in of_key.windows(2) {
             let [before, next] = pair else { continue };
             let granted = next.first.answered();
@@ -53,14 +40,43 @@ pub fn measure_activity(history: &History, bounds: &Bounds) -> Activity {
             // was sent later has ended a later tenure of the owner.
             let release = before.released.filter(|release| release.start < granted);
             if release.is_some_and(|release| next.first.waits() && next.first.start < release.start) {
-                activity.handoffs += 1;
+                handoffs += 1;
             }
             if release.is_none() && before.maybe_released > granted {
-                activity.lease_ends += 1;
+                lease_ends += 1;
             }
         }
     }
-    activity
+    let by_key = tenures.chunk_by(|one, other| one.key == other.key);
+    Activity::from([
+        ("grants", history.calls().filter(|(_, call)| call.granted().is_some()).count()),
+        ("hand-offs", handoffs),
+        ("lease ends", lease_ends),
+        ("tenures beside another one", by_key.map(held_beside_another).sum()),
+        ("tenures renewed after a fault", renewed_after_a_fault(history, &tenures)),
+        ("grants at a kept place", grants_after_a_slice(history)),
+        ("stale plain writes", stale_writes(history, bounds, false)),
+        ("stale guarded writes", stale_writes(history, bounds, true)),
+        ("faults", history.faults().count()),
+    ])
+}
+
+/// The number of tenures that their owner renewed with TOKEN after a fault to the servers had begun.
+fn renewed_after_a_fault(history: &History, tenures: &[Tenure<'_>]) -> usize {
+    let faults = history.faults().filter(|fault| fault.client.is_none());
+    let faults: Spans = faults.map(|fault| (fault.start, fault.start)).collect();
+    let renewals = history.calls().filter_map(|(_, call)| match (&call.operation, &call.outcome) {
+        (Operation::Renew { token: Some(token), .. }, Outcome::Renewed { .. }) => {
+            Some(((call.key.as_str(), *token), call.start))
+        }
+        _ => None,
+    });
+    let renewals: HashMap<_, _> = renewals.collect(); // the last renewal of each tenure
+    let went_on = tenures.iter().filter(|tenure| {
+        let last = renewals.get(&(tenure.key, tenure.token));
+        last.is_some_and(|last| faults.overlap(tenure.first.answered(), *last))
+    });
+    went_on.count()
 }
 
 /// The number of tenures of a key that were held at the same time as another tenure.

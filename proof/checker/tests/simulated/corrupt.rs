@@ -33,6 +33,8 @@ pub(crate) enum Corruption {
     LateGrant,
     /// A call has no reply.
     Unanswered,
+    /// A holder cannot renew.
+    RenewalRefused,
     /// The guard runs the write of an owner whose tenure is over.
     GuardLetsThrough,
     /// The guard refuses the write of a holder.
@@ -42,7 +44,7 @@ pub(crate) enum Corruption {
 }
 
 /// All corruptions, each with the check that must find it.
-pub(crate) const ALL: [(Corruption, Check); 14] = [
+pub(crate) const ALL: [(Corruption, Check); 15] = [
     (Corruption::Overlap, Check::Overlap),
     (Corruption::TooHeavy, Check::Overlap),
     (Corruption::TokenRepeated, Check::Tokens),
@@ -54,6 +56,7 @@ pub(crate) const ALL: [(Corruption, Check); 14] = [
     (Corruption::PlaceForgotten, Check::Queue),
     (Corruption::LateGrant, Check::Promptness),
     (Corruption::Unanswered, Check::Answers),
+    (Corruption::RenewalRefused, Check::Renewals),
     (Corruption::GuardLetsThrough, Check::Guard),
     (Corruption::HolderFenced, Check::Guard),
     (Corruption::DataDisordered, Check::Guard),
@@ -114,6 +117,26 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
             let places: Vec<_> = history.calls().map(|(line, _)| line).collect();
             let call = call_at(&mut broken, *random.pick(&places)?)?;
             (call.end, call.outcome) = (None, Outcome::Unknown);
+        }
+        Corruption::RenewalRefused => {
+            let refused = |line| {
+                let mut broken = history.clone();
+                call_at(&mut broken, line)?.outcome = Outcome::Error("NOTHELD".to_owned());
+                Some(broken)
+            };
+            // The tenure must be held even without the renewal.
+            let is_held = |call: &Call, broken: &History| {
+                let Operation::Renew { token: Some(token), .. } = call.operation else { return false };
+                let tenures = self::tenures(broken, &bounds());
+                let tenure = tenures.iter().find(|tenure| tenure.key == call.key && tenure.token == token);
+                let held = tenure.and_then(|tenure| tenure.held);
+                held.is_some_and(|held| held.from <= call.start && call.end <= Some(held.to))
+            };
+            let renewals =
+                history.calls().filter(|(_, call)| matches!(call.outcome, Outcome::Renewed { .. }));
+            let places =
+                renewals.filter_map(|(line, call)| refused(line).filter(|broken| is_held(call, broken)));
+            broken = random.pick(&places.collect::<Vec<_>>())?.clone();
         }
         Corruption::GuardLetsThrough => {
             let places = guarded_writes(history, &tenures, |tenure, write| {

@@ -1,13 +1,9 @@
 //! A replica that loses the link to its primary, misses grants, and is then promoted.
 
-use super::name::{MODES, MS, QUARANTINE, WorldName};
+use super::name::{MS, QUARANTINE, WorldName};
 use super::nemesis::{Nemesis, World};
-use crate::recording_client::RecordingClient;
-use lockward_checker::history::{Call, Mode, Nanos, Operation, Outcome, Token, Wait};
-use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Link, Reply, Server, Setup, eventually};
-use std::time::Duration;
-use std::{mem, thread};
+use std::mem;
 
 /// A primary and two replicas. The link to one replica loses all data. Then the primary dies, and the replica behind
 /// this link is promoted. Grants that only the other replica has are lost, although the primary always had a replica in
@@ -42,15 +38,9 @@ impl CutOff {
     fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
         self.link.swallow();
         nemesis.sleep(50..300);
-        let mode = nemesis.random.one_of(&MODES);
-        let missed = Missed::grant(nemesis.recorder, self.port(), mode);
         self.primary.kill();
         self.promote(nemesis);
-        let outcome = missed.and_then(|missed| missed.come_back(self.port()));
         self.attach(nemesis);
-        if let Some(name) = outcome {
-            nemesis.fault(name, |_| ());
-        }
     }
 
     /// The fault stops the replica. Changes for the replica wait in its socket, so the replica misses a change only if the
@@ -109,59 +99,5 @@ impl World for CutOff {
         } else {
             nemesis.cut_connections(self.port());
         }
-    }
-}
-
-/// A grant that the replica misses before its promotion.
-#[derive(Debug)]
-struct Missed<'r> {
-    recorder: &'r Recorder,
-    key: String,
-    mode: Mode,
-    token: Token,
-    /// The end of the lease on the holder's clock.
-    until: Nanos,
-}
-
-impl<'r> Missed<'r> {
-    const CLIENT: u32 = u32::MAX - 1;
-    const LEASE: Nanos = QUARANTINE - MS;
-    const PATIENCE: Duration = Duration::from_secs(20);
-
-    /// Acquires a lock that no client uses, on the primary on `port`. `None` if the primary refuses writes.
-    fn grant(recorder: &'r Recorder, port: u16, mode: Mode) -> Option<Self> {
-        let key = format!("missed-{}", now());
-        let acquire = Operation::acquire(Self::LEASE, Wait::No, mode);
-        let call = Self::call(recorder, port, &key, "holder", acquire);
-        let (token, _) = call.granted()?;
-        Some(Self { recorder, key, mode, token, until: call.start + Self::LEASE })
-    }
-
-    /// Another owner tries to acquire the lock on the new primary. If this owner gets no grant, the holder restores its
-    /// tenure before the lease is over. Returns the name of the outcome, or `None` if the primary refuses writes until
-    /// the lease is over.
-    fn come_back(self, port: u16) -> Option<&'static str> {
-        let Self { recorder, key, mode, token, until } = self;
-        let acquire = Operation::acquire(Self::LEASE, Wait::No, Mode::EXCLUSIVE);
-        if Self::call(recorder, port, &key, "another", acquire).granted().is_some() {
-            return Some("loss of a grant");
-        }
-        while now() < until {
-            let (token, holds, mode) = (Some(token), Some(1), Some(mode));
-            let renewal = Operation::Renew { lease: Self::LEASE, token, holds, mode };
-            match Self::call(recorder, port, &key, "holder", renewal).outcome {
-                Outcome::Renewed { .. } => return Some("missed tenure restored"),
-                Outcome::Error(word) if word == "NOREPLICAS" => {
-                    thread::park_timeout(Duration::from_millis(5))
-                }
-                other => panic!("a missed tenure is not restored within its lease: {other:?}"),
-            }
-        }
-        None
-    }
-
-    fn call(recorder: &Recorder, port: u16, key: &str, owner: &str, operation: Operation) -> Call {
-        let caller = RecordingClient::connect(recorder, Self::CLIENT, port).expect("a connection");
-        caller.call(key, owner, operation, Self::PATIENCE).1
     }
 }

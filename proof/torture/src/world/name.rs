@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) const MS: Nanos = 1_000_000;
 
 /// The modes of tenures. Clients use each lock with all modes.
-pub(super) const MODES: [Mode; 6] = [
+const MODES: [Mode; 6] = [
     Mode::EXCLUSIVE,
     Mode::EXCLUSIVE,
     Mode::SHARED,
@@ -84,25 +84,23 @@ impl WorldName {
         let seconds = if self == Self::Sentinels { seconds / 10 } else { seconds };
         // In a cluster, a call may take three requests, and two servers block while a key moves between them.
         let slowdown = if matches!(self, Self::Cluster) { 2 } else { 1 };
+        let long = usize::from(length >= Duration::from_secs(10));
         Bounds {
             handoff: slowdown * 500 * MS,
             answer: slowdown * 1_000 * MS,
             settle: if self.forgets() { QUARANTINE + 1_000 * MS } else { 1_000 * MS },
-            minimum: Activity {
-                grants: 40 * seconds,
-                handoffs: 5 * seconds,
-                lease_ends: seconds,
-                faults: seconds / 4,
-                shared: 2 * seconds,
-                kept: 2 * seconds,
+            minimum: Activity::from([
+                ("grants", 40 * seconds),
+                ("hand-offs", 5 * seconds),
+                ("lease ends", seconds),
+                ("faults", seconds / 4),
+                ("tenures beside another one", 2 * seconds),
+                ("grants at a kept place", 2 * seconds),
                 // In a short run, servers that forget are in quarantine most of the time. Such a run can end without a
                 // stale write.
-                stale_writes: if self.forgets() {
-                    usize::from(length >= Duration::from_secs(10))
-                } else {
-                    (seconds / 8).max(1)
-                },
-            },
+                ("stale plain writes", if self.forgets() { long } else { (seconds / 8).max(1) }),
+                ("tenures renewed after a fault", if self.forgets() { long } else { 0 }),
+            ]),
             ..Bounds::default()
         }
     }
@@ -128,6 +126,7 @@ impl WorldName {
             checks.push(checker::queue_order_is_grant_order);
             checks.push(checker::a_freed_lock_reaches_a_waiter);
             checks.push(checker::the_guard_is_right_between_faults);
+            checks.push(checker::a_holder_can_renew);
         }
         // In worlds other than `Wiped`, a replica takes over. If the replica has missed a re-entry or a release, its
         // hold count differs from the count in the last reply.
