@@ -52,6 +52,18 @@ const (
 	shared   = maxSlots + 1 // the slots of a read lock
 )
 
+// newSettings returns the defaults with the options of the caller, or an error if an option is out of range.
+func newSettings(s settings, options []AcquireOption) (settings, error) {
+	for _, option := range options {
+		option(&s)
+	}
+	s.require(s.Weight == 0 || s.Weight <= s.Slots && s.Slots != shared, weights, s.Weight)
+	if s.holdLimit > 0 {
+		s.lease = min(s.lease, s.holdLimit.Milliseconds())
+	}
+	return s, s.err
+}
+
 // require sets err if a condition is not met. The first error stays.
 func (s *settings) require(isMet bool, format string, args ...any) {
 	if s.err == nil && !isMet {
@@ -146,9 +158,7 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 // once. If a key is busy, AcquireAll acquires one key after the other, in the order of their bytes, until ctx ends. If a key is lost
 // before all keys are held, AcquireAll starts again. After an error the caller holds none of the keys.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	keys = slices.Clone(keys)
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
@@ -156,18 +166,19 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		return nil, ErrClosed
 	}
 	defer c.running.Done()
+	wanted, err := newSettings(settings{isRenewed: true, mayWait: true}, options)
+	if err != nil {
+		return nil, err
+	}
 	for isFirst := true; ; isFirst = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-		if err != nil {
-			return nil, err
-		}
+		t := c.newTenure(keys, wanted)
 		if err = t.acquire(ctx, isFirst); err == nil {
 			return t.lock(), nil
 		}
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
-		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy) && !errors.Is(err, ErrRefused)
+		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
 		isAnswered := !isFirst || t.isAnswered.Load()
 		switch {
 		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
@@ -225,10 +236,10 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	err := t.client.each(ctx, calls, func(r *call) (err error) {
 		if err = r.ask(); name == renewCommand {
 			err = r.readConfirmation(err)
-		} else if err = r.readGrant(err); err == nil && !r.mayBeHeld {
-			err = r.fail(ErrBusy)
+		} else {
+			err = r.readGrant(err)
 		}
-		if err == nil && r.isReplicated {
+		if err == nil && r.mayBeHeld && r.isReplicated {
 			err = r.checkReplicas()
 		}
 		return err
@@ -295,14 +306,15 @@ func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, request: func(r *call) command {
+	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true}
+	r.request = func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
 		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
 		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
-	}}
+	}
 	for {
 		err := r.readGrant(r.ask())
 		switch {

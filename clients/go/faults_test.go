@@ -2,6 +2,7 @@ package lockward_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -776,6 +777,11 @@ func TestAHandleOfKeysWithDifferentKindsCanBeResumed(t *testing.T) {
 	check(t, err)
 	resumed, err := client.Resume(t.Context(), handle)
 	check(t, err)
+	for key, want := range map[string]int64{"a": 2, "b": 3} {
+		if slots := s.do("LOCK.INFO", key).(map[any]any)["slots"]; slots != want {
+			t.Error(key, "has", slots, "slots")
+		}
+	}
 	check(t, resumed.Release(t.Context()))
 }
 
@@ -813,5 +819,30 @@ func TestARefusedKeyEndsTheCallAtOnceThoughAnotherKeyIsBusy(t *testing.T) {
 	s.do("SET", "string", "")
 	acquire(t, client, "busy", lockward.WithLease(time.Hour))
 	_, failed := acquiring(t.Context(), t, client, []string{"busy", "string"})
-	expect(t, receive(t, "the refusal", failed), lockward.ErrRefused)
+	err := receive(t, "the refusal", failed)
+	expect(t, err, lockward.ErrRefused)
+	if errors.Is(err, lockward.ErrBusy) {
+		t.Error(err)
+	}
+}
+
+func TestTheCallerMayChangeItsSlicesDuringACall(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b")
+	keys, options := []string{"a", "b"}, []lockward.AcquireOption{lockward.WithOwner("me")}
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RELEASE")) { // after the first attempt
+			keys[0], options[0] = "c", lockward.WithOwner("somebody else")
+		}
+		return true, nil
+	}))
+	granted, _ := acquiring(t.Context(), t, client, keys, options...)
+	s.waitFor("b", 1)
+	check(t, other.Release(t.Context()))
+	lock := receive(t, "the grant", granted)
+	if lock.Key() != "a" || lock.Owner() != "me" {
+		t.Error(lock.Key(), lock.Owner())
+	}
+	check(t, lock.Release(t.Context()))
 }

@@ -70,22 +70,12 @@ type part struct {
 	refusal  error // the error of the last renewal, or nil
 }
 
-// newTenure returns a tenure that is not held, or an error if an option is out of range.
-func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) (*tenure, error) {
-	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys))}
+// newTenure returns a tenure that is not held.
+func (c *Client) newTenure(keys []string, with settings) *tenure {
+	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys)), isOwnerNamed: with.owner != ""}
 	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
-	for _, option := range options {
-		option(&t.settings)
-	}
-	t.require(t.Weight == 0 || t.Weight <= t.Slots && t.Slots != shared, weights, t.Weight)
-	if t.err != nil {
-		return nil, t.err
-	}
-	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
+	if !t.isOwnerNamed {
 		t.owner = fmt.Sprintf("%s:%d", c.id, c.owners.Add(1)) // no other tenure has this owner
-	}
-	if t.holdLimit > 0 {
-		t.settings.lease = min(t.settings.lease, t.holdLimit.Milliseconds())
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
 	for i, key := range keys {
@@ -95,7 +85,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	c.tenures[t] = struct{}{}
 	c.mu.Unlock()
 	_ = t.checkHeld() // the client may be closed
-	return t, nil
+	return t
 }
 
 // lock returns the Lock of a tenure that is held.
@@ -277,8 +267,8 @@ type handle struct {
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
-// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The error is
-// ErrLost or ErrReleased.
+// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The string has no
+// hold limit. The error is ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
@@ -295,7 +285,7 @@ func (l *Lock) Handle() (string, error) {
 }
 
 // Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
-// Only the options for the lease, the renewal and the hold limit have an effect.
+// Only the options for the lease, the renewal and the hold limit have an effect. A hold limit begins with this renewal.
 //
 // Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After any error
 // except ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
@@ -306,12 +296,12 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	if count := len(h.Keys); err != nil || count == 0 || len(h.Tokens) != count || len(h.Kinds) != count {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	// The options of the caller cannot change these settings.
-	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, kind{}, 0 }
-	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
+	wanted, err := newSettings(settings{lease: h.Lease, isRenewed: true}, options)
 	if err != nil {
 		return nil, err
 	}
+	wanted.owner, wanted.kind, wanted.replicas = h.Owner, kind{}, 0 // the options of the caller cannot change these settings
+	t := c.newTenure(h.Keys, wanted)
 	for i, p := range t.parts {
 		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}
