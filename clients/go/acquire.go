@@ -229,6 +229,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 		request := func(r *call) command { return p.command(r, name, p.lease) }
 		limit := t.client.responseLimit + t.within
 		calls[i] = &call{part: p, ctx: ctx, request: request, limit: limit, until: until, isReplicated: t.replicas > 0}
+		calls[i].isAcquisition = name == acquireCommand
 		if t.mayWait {
 			calls[i].patience = patience
 		}
@@ -306,7 +307,7 @@ func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true}
+	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, isAcquisition: true}
 	r.request = func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
 		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
@@ -434,6 +435,7 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	go func() {
 		defer t.client.running.Done()
 		defer stop()
+		t.unread.Wait() // no release may overtake a request
 		done <- t.client.each(asking, calls, (*call).finishRelease)
 	}()
 	select {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -54,9 +56,12 @@ func (cn *connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close does nothing. go-redis calls it when a request ends without a reply, and then abandon still needs the connection.
+func (cn *connection) Close() error { return nil }
+
 // close closes the connection with its client.
 func (cn *connection) close() {
-	_ = cn.Close()
+	_ = cn.Conn.Close()
 	_ = cn.client.Close()
 }
 
@@ -243,6 +248,43 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 	}
 }
 
+// abandon closes a connection after calls have ended without a reply. Each tenure of the calls waits for abandon before it sends a
+// release: otherwise the release could overtake the request on another connection.
+func (c *Client) abandon(cn *connection, calls []*call) {
+	limit := time.Second
+	if calls[0].isOwnerNamed { // the call waits for the release
+		limit = leaveLimit / 2
+	}
+	c.running.Add(1)
+	for _, r := range calls {
+		r.unread.Add(1)
+	}
+	go func() {
+		defer c.running.Done()
+		cn.drain(limit)
+		cn.close()
+		for _, r := range calls {
+			r.unread.Done()
+		}
+	}()
+}
+
+// drain returns when the server has read the request: then the server closes the connection. After the limit, the operating system
+// does not send the request any more.
+func (cn *connection) drain(limit time.Duration) {
+	if half, ok := cn.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = cn.SetReadDeadline(time.Now().Add(limit))
+		_, _ = io.Copy(io.Discard, cn.Conn)
+	}
+	conn := cn.Conn
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
 // dial opens a connection. If no Sentinel answers in time, dial connects to the last known primary, and isLastKnown is true. dial sets
 // a time limit, because go-redis' own dialer asks the Sentinels without a time limit.
 func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
@@ -298,8 +340,9 @@ func bounded[T any](
 func (cn *connection) exchange(ctx context.Context, commands []command) (err error) {
 	_ = cn.SetDeadline(time.Time{})
 	defer context.AfterFunc(ctx, func() {
-		_ = cn.SetDeadline(past) // before Close, which may take long
-		_ = cn.Close()           // a connection over SSH has no deadlines
+		if cn.SetDeadline(past) != nil { // a connection over SSH has no deadlines
+			_ = cn.Conn.Close()
+		}
 	})()
 	if len(commands) == 1 { // for one command, Process costs less than a pipeline
 		err = cn.client.Process(ctx, commands[0])

@@ -826,6 +826,87 @@ func TestARefusedKeyEndsTheCallAtOnceThoughAnotherKeyIsBusy(t *testing.T) {
 	}
 }
 
+// proxied returns a go-redis client whose connections lead through a proxy. The proxy calls pass with each part of a request, and sends
+// this part to the server when pass returns.
+func (s *server) proxied(pass func(request []byte)) *redis.Client {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(s.tb, err)
+	s.tb.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, upstream)
+				_ = conn.Close()
+			}()
+			go func() {
+				defer upstream.Close()
+				for request := make([]byte, 4096); ; {
+					length, err := conn.Read(request)
+					if err != nil {
+						return
+					}
+					pass(request[:length])
+					_, _ = upstream.Write(request[:length])
+				}
+			}()
+		}
+	}()
+	rdb := redis.NewClient(&redis.Options{Addr: listener.Addr().String()})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestAReleaseDoesNotOvertakeARequestThatTheCallerHasLeft(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := s.client()
+	for _, word := range []string{"HOLDS", "BLOCK"} {
+		for _, options := range [][]lockward.AcquireOption{nil, {lockward.WithOwner("me")}} {
+			ctx, cancel := context.WithCancel(t.Context())
+			var isFirst sync.Once
+			passed := make(chan struct{})
+			releases := s.calls("lock.release")
+			client := newClient(t, s.proxied(func(request []byte) {
+				if !bytes.Contains(request, []byte(word)) || !bytes.Contains(request, []byte("LOCK.ACQUIRE")) {
+					return
+				}
+				isFirst.Do(func() {
+					defer close(passed)
+					cancel()
+					rdb.Del(t.Context(), "k") // now the server can grant the lock to the delayed request
+					for end := time.Now().Add(40 * time.Millisecond); time.Now().Before(end) && s.calls("lock.release") == releases; {
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}))
+			if word == "BLOCK" {
+				check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other").Err())
+			}
+			acquires := s.calls("lock.acquire")
+			_, err := client.Acquire(ctx, "k", append(options, lockward.WithLease(time.Hour))...)
+			expect(t, err, context.Canceled)
+			receive(t, "the delayed request", passed)
+			eventually(t, "the request and the release", func() bool {
+				return s.calls("lock.acquire") > acquires && s.calls("lock.release") > releases
+			})
+			check(t, client.Close())
+			s.checkFree("k")
+			if places := rdb.Info(t.Context(), "lock").Val(); !strings.Contains(places, "lock_places_kept:0") {
+				t.Error(word, places)
+			}
+		}
+	}
+}
+
 func TestTheCallerMayChangeItsSlicesDuringACall(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -41,7 +41,8 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
-	isAnswered   atomic.Bool // a server has answered a request
+	isAnswered   atomic.Bool    // a server has answered a request
+	unread       sync.WaitGroup // the acquisitions without a reply that the server may not have read yet
 
 	// renewing has an element during a renewal or a downgrade. Two renewals must not overlap: the server could carry out the older
 	// renewal last, and the older renewal may have a shorter lease.

@@ -24,16 +24,17 @@ func newCommand(words ...any) command { return redis.NewCmd(context.Background()
 // fails with ErrUnreachable.
 type call struct {
 	*part
-	ctx          context.Context       // ends the call
-	request      func(r *call) command // returns the request for one attempt
-	limit        time.Duration         // how long to wait for one reply
-	until        time.Time             // the client does not send the request after this time; the zero time means no limit
-	patience     time.Duration         // if not 0, each answer of a server starts this time again
-	isWait       bool                  // the request waits in the server's queue
-	isRenewal    bool                  // the request uses the connections for renewals
-	isReplicated bool                  // replicas must confirm the grant
-	isRelease    bool                  // the client repeats the request while the server cannot write to its disk
-	isOnce       bool                  // the client does not repeat the request if the server may have carried it out
+	ctx           context.Context       // ends the call
+	request       func(r *call) command // returns the request for one attempt
+	limit         time.Duration         // how long to wait for one reply
+	until         time.Time             // the client does not send the request after this time; the zero time means no limit
+	patience      time.Duration         // if not 0, each answer of a server starts this time again
+	isWait        bool                  // the request waits in the server's queue
+	isRenewal     bool                  // the request uses the connections for renewals
+	isReplicated  bool                  // replicas must confirm the grant
+	isAcquisition bool                  // no release may overtake the request
+	isRelease     bool                  // the client repeats the request while the server cannot write to its disk
+	isOnce        bool                  // the client does not repeat the request if the server may have carried it out
 
 	sent        time.Time // when the last request was sent
 	asked       int64     // the lease that the last request asked for, in milliseconds
@@ -197,8 +198,11 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			r.after, isBroken = time.Now(), true
 		}
 	}
-	isKept := err == nil && !isBroken && ended == nil && c.keepIdle(n, cn)
-	if cn != nil && !isKept {
+	switch {
+	case cn == nil, err == nil && !isBroken && ended == nil && c.keepIdle(n, cn):
+	case first.isAcquisition && isSent && err != nil && ended != nil:
+		c.abandon(cn, calls)
+	default:
 		c.discard(cn, isBroken)
 	}
 }
