@@ -68,10 +68,10 @@ func (cn *connection) close() {
 // A node is a server, or the Sentinels' present primary.
 type node struct {
 	options  *redis.Options
-	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // permits of renewals only, so that other requests cannot delay renewals
-	primary  atomic.Pointer[string] // the last primary that Sentinels have named
-	idle     []*connection          // connections for the next requests; Client.mu guards them, and some of them may be closed
+	permits  chan struct{}                 // has an element for each connection in use
+	renewals chan struct{}                 // permits of renewals only, so that other requests cannot delay renewals
+	primary  atomic.Pointer[redis.Options] // how to connect to the last primary that Sentinels have named
+	idle     []*connection                 // connections for the next requests; Client.mu guards them, and some of them may be closed
 }
 
 // A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
@@ -300,13 +300,28 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	}
 	dial(n.options.Dialer, n.options.Addr, asking)
 	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
-		addr := conn.RemoteAddr().String()
-		n.primary.Store(&addr)
+		n.primary.Store(lastKnown(conn, *n.options))
 	}
 	if isLastKnown = err != nil && primary != nil && ctx.Err() == nil; isLastKnown {
-		dial(redis.NewDialer(n.options), *primary, limit)
+		dial(redis.NewDialer(primary), primary.Addr, limit)
 	}
 	return conn, isLastKnown, err
+}
+
+// lastKnown returns the options for a connection to the same server as conn, without the Sentinels. It returns nil if go-redis cannot
+// have opened conn by itself: then the program has a dialer that only go-redis knows.
+func lastKnown(conn net.Conn, options redis.Options) *redis.Options {
+	options.Addr = conn.RemoteAddr().String()
+	secure, isSecure := conn.(*tls.Conn)
+	if isSecure && options.TLSConfig != nil {
+		options.TLSConfig = options.TLSConfig.Clone()
+		options.TLSConfig.ServerName = cmp.Or(secure.ConnectionState().ServerName, options.TLSConfig.ServerName)
+		return &options
+	}
+	if _, isPlain := conn.(*net.TCPConn); isPlain && options.TLSConfig == nil {
+		return &options
+	}
+	return nil
 }
 
 // bounded runs a task that may last longer than the limit or ctx. When one of them ends, bounded returns at once. If the task succeeds

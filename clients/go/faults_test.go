@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"runtime"
 	"strconv"
 	"strings"
@@ -23,25 +25,38 @@ import (
 
 // A fake is a server whose replies a test chooses.
 type fake struct {
-	addr string
-	mu   sync.Mutex
-	sent []string // the lock commands of the client
+	addr  string
+	mu    sync.Mutex
+	sent  []string // the lock commands of the client
+	conns []net.Conn
 }
 
 // startFake starts a server that ends with the test. reply gets a lock command, and returns the reply. For an empty
 // reply, the server sends nothing.
 func startFake(tb testing.TB, reply func(command string) string) *fake {
 	tb.Helper()
+	return startFakeWithTLS(tb, nil, reply)
+}
+
+// startFakeWithTLS starts a server as startFake does. If secure is not nil, the server uses TLS.
+func startFakeWithTLS(tb testing.TB, secure *tls.Config, reply func(command string) string) *fake {
+	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(tb, err)
 	tb.Cleanup(func() { _ = listener.Close() })
 	f := &fake{addr: listener.Addr().String()}
+	if secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			f.mu.Lock()
+			f.conns = append(f.conns, conn)
+			f.mu.Unlock()
 			go func() {
 				defer conn.Close()
 				for input := bufio.NewReader(conn); ; {
@@ -53,7 +68,7 @@ func startFake(tb testing.TB, reply func(command string) string) *fake {
 					if command == "cluster slots" {
 						host, port, _ := net.SplitHostPort(f.addr)
 						answer = fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%s\r\n:%s\r\n", len(host), host, port)
-					} else if strings.HasPrefix(command, "LOCK.") || command == "ASKING" || command == "ROLE" {
+					} else if strings.HasPrefix(command, "LOCK.") || strings.HasPrefix(command, "sentinel") || command == "ASKING" || command == "ROLE" {
 						f.mu.Lock()
 						f.sent = append(f.sent, command)
 						f.mu.Unlock()
@@ -97,6 +112,15 @@ func (f *fake) count(beginning string) (count int) {
 		}
 	}
 	return count
+}
+
+// cut closes all connections.
+func (f *fake) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range f.conns {
+		_ = conn.Close()
+	}
 }
 
 func (f *fake) client(tb testing.TB) *redis.Client {
@@ -904,6 +928,74 @@ func TestAReleaseDoesNotOvertakeARequestThatTheCallerHasLeft(t *testing.T) {
 				t.Error(word, places)
 			}
 		}
+	}
+}
+
+func TestTheLastKnownPrimaryIsVerifiedByItsHostName(t *testing.T) {
+	t.Parallel()
+	example := httptest.NewTLSServer(nil)
+	secure := &tls.Config{Certificates: example.TLS.Certificates}
+	example.Close()
+	primary := startFakeWithTLS(t, secure, func(command string) string {
+		switch {
+		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
+			return "*3\r\n:7\r\n:1\r\n:30000\r\n"
+		case command == "ROLE":
+			return "*1\r\n$6\r\nmaster\r\n"
+		}
+		return ":7\r\n"
+	})
+	_, port, _ := strings.Cut(primary.addr, ":")
+	var isSilent atomic.Bool
+	sentinel := startFakeWithTLS(t, secure, func(command string) string {
+		switch {
+		case isSilent.Load():
+			return ""
+		case strings.HasPrefix(command, "sentinel get-master-addr-by-name"):
+			return fmt.Sprintf("*2\r\n$9\r\nlocalhost\r\n$%d\r\n%s\r\n", len(port), port)
+		}
+		return "*0\r\n"
+	})
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "it", SentinelAddrs: []string{strings.Replace(sentinel.addr, "127.0.0.1", "localhost", 1)},
+		TLSConfig: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
+			if state.ServerName != "localhost" {
+				return fmt.Errorf("the name of the host is %q", state.ServerName)
+			}
+			return nil
+		}},
+	})
+	defer rdb.Close()
+	client := newClient(t, rdb, lockward.WithPatience(3*time.Second))
+	lock := acquire(t, client, "k", lockward.WithoutRenewal())
+	isSilent.Store(true)
+	primary.cut()
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+	check(t, client.Close())
+}
+
+func TestNoConnectionPassesByTheDialerOfTheProgram(t *testing.T) {
+	t.Parallel()
+	s, sentinel := startServer(t), startSentinel(t)
+	host, port, _ := strings.Cut(s.addr, ":")
+	sentinel.do("SENTINEL", "MONITOR", "it", host, port, "1")
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "it", SentinelAddrs: []string{sentinel.addr},
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &tappedConn{conn, func([]byte) (bool, error) { return true, nil }}, err
+		},
+	})
+	defer rdb.Close()
+	client := newClient(t, rdb)
+	lock := acquire(t, client, "k", lockward.WithLease(2*time.Second), lockward.WithoutRenewal())
+	sentinel.pause()
+	defer sentinel.resume()
+	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	expect(t, lock.Renew(t.Context()), lockward.ErrLost)
+	if calls := s.calls("lock.renew"); calls > 0 {
+		t.Error(calls, "renewals")
 	}
 }
 
