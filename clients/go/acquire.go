@@ -229,7 +229,6 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 		request := func(r *call) command { return p.command(r, name, p.lease) }
 		limit := t.client.responseLimit + t.within
 		calls[i] = &call{part: p, ctx: ctx, request: request, limit: limit, until: until, isReplicated: t.replicas > 0}
-		calls[i].isAcquisition = name == acquireCommand
 		if t.mayWait {
 			calls[i].patience = patience
 		}
@@ -307,15 +306,14 @@ func (p *part) wait(ctx context.Context) error {
 	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
-	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, isAcquisition: true}
-	r.request = func(r *call) command {
+	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, request: func(r *call) command {
 		arguments := []any{"BLOCK", slice.Milliseconds(), "KEEP", keep}
 		if left := deadline.Sub(r.sent); hasDeadline && left <= slice {
 			isLast = true
 			arguments = []any{"BLOCK", max(1, (left - replyTime).Milliseconds())}
 		}
 		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
-	}
+	}}
 	for {
 		err := r.readGrant(r.ask())
 		switch {
@@ -401,8 +399,8 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 func (t *tenure) giveBack(ctx context.Context, failure error) {
 	var calls []*call
 	for _, p := range t.parts {
-		if p.mayBeHeld {
-			calls = append(calls, p.newRelease(ctx, "HOLDS", 0))
+		if p.mayBeHeld { // HOLDS 0 also removes the owner from the key's queue
+			calls = append(calls, p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "HOLDS", 0))
 		}
 	}
 	if len(calls) == 0 {
@@ -446,16 +444,10 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// newRelease returns the call that releases the key. With HOLDS 0, the server also removes the owner from the key's queue.
-func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
-	request := func(*call) command { return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...) }
-	until := time.Now().Add(p.client.patience)
-	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isRelease: true}
-}
-
-// finishRelease sends the request of a call that newRelease has returned, and reads the reply. If a reply was lost, the server may
-// already have released the key. So NOTHELD in a later reply does not mean that the tenure was lost.
+// finishRelease sends a LOCK.RELEASE, and reads the reply. If a reply was lost, the server may already have released the key. So NOTHELD
+// in a later reply does not mean that the tenure was lost.
 func (r *call) finishRelease() error {
+	r.isRelease = true
 	switch r.err = r.checkNumber(r.ask(), false); {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):
 		r.err = nil

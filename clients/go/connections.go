@@ -248,35 +248,15 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 	}
 }
 
-// abandon closes a connection after calls have ended without a reply. Each tenure of the calls waits for abandon before it sends a
-// release: otherwise the release could overtake the request on another connection.
-func (c *Client) abandon(cn *connection, calls []*call) {
-	limit := time.Second
-	if calls[0].isOwnerNamed { // the call waits for the release
-		limit = leaveLimit / 2
-	}
-	c.running.Add(1)
-	for _, r := range calls {
-		r.unread.Add(1)
-	}
-	go func() {
-		defer c.running.Done()
-		cn.drain(limit)
-		cn.close()
-		for _, r := range calls {
-			r.unread.Done()
-		}
-	}()
-}
-
-// drain returns when the server has read the request: then the server closes the connection. After the limit, the operating system
-// does not send the request any more.
-func (cn *connection) drain(limit time.Duration) {
-	if half, ok := cn.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = cn.SetReadDeadline(time.Now().Add(limit))
-		_, _ = io.Copy(io.Discard, cn.Conn)
-	}
+// abandon closes a connection whose request has no reply. It returns when the server has read the request: then the server closes the
+// connection. After the limit, the operating system does not send the request any more.
+func (cn *connection) abandon(limit time.Duration) {
+	defer cn.close()
 	conn := cn.Conn
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(limit))
+		_, _ = io.Copy(io.Discard, conn)
+	}
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
@@ -368,7 +348,10 @@ func (cn *connection) exchange(ctx context.Context, commands []command) (err err
 		}
 		_, err = pipe.Exec(ctx)
 	}
-	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // if isReady is false, the error may be the reply to the login
+	if err == nil || !cn.isReady { // if isReady is false, the error may be the reply to the login
+		return err
+	}
+	if reply := redis.Error(nil); errors.As(err, &reply) {
 		return nil
 	}
 	return err

@@ -7,9 +7,9 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +42,7 @@ type tenure struct {
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
 	isAnswered   atomic.Bool    // a server has answered a request
-	unread       sync.WaitGroup // the acquisitions without a reply that the server may not have read yet
+	unread       sync.WaitGroup // the requests without a reply that the server may not have read yet
 
 	// renewing has an element during a renewal or a downgrade. Two renewals must not overlap: the server could carry out the older
 	// renewal last, and the older renewal may have a shorter lease.
@@ -76,7 +76,7 @@ func (c *Client) newTenure(keys []string, with settings) *tenure {
 	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys)), isOwnerNamed: with.owner != ""}
 	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
 	if !t.isOwnerNamed {
-		t.owner = fmt.Sprintf("%s:%d", c.id, c.owners.Add(1)) // no other tenure has this owner
+		t.owner = c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) // no other tenure has this owner
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
 	for i, key := range keys {
@@ -206,9 +206,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		err = errors.New("lockward: a guarded command needs a lock of one key")
 	}
 	for isRenewed := false; err == nil; isRenewed = true {
-		request := func(*call) command { return newCommand(words...) }
-		until := time.Now().Add(p.client.patience)
-		r := &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isOnce: true}
+		r := p.newCall(ctx, words...)
+		r.isOnce = true
 		if err = p.checkHeld(); err == nil {
 			err = r.ask()
 		}
@@ -246,7 +245,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other keys may still be held
 	l.mu.Lock()
 	for i, p := range l.parts {
-		calls[i] = p.newRelease(ctx, "ALL", "TOKEN", p.token)
+		calls[i] = p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token)
 		calls[i].until = earliest(calls[i].until, p.deadline)
 	}
 	l.mu.Unlock()

@@ -24,17 +24,16 @@ func newCommand(words ...any) command { return redis.NewCmd(context.Background()
 // fails with ErrUnreachable.
 type call struct {
 	*part
-	ctx           context.Context       // ends the call
-	request       func(r *call) command // returns the request for one attempt
-	limit         time.Duration         // how long to wait for one reply
-	until         time.Time             // the client does not send the request after this time; the zero time means no limit
-	patience      time.Duration         // if not 0, each answer of a server starts this time again
-	isWait        bool                  // the request waits in the server's queue
-	isRenewal     bool                  // the request uses the connections for renewals
-	isReplicated  bool                  // replicas must confirm the grant
-	isAcquisition bool                  // no release may overtake the request
-	isRelease     bool                  // the client repeats the request while the server cannot write to its disk
-	isOnce        bool                  // the client does not repeat the request if the server may have carried it out
+	ctx          context.Context       // ends the call
+	request      func(r *call) command // returns the request for one attempt
+	limit        time.Duration         // how long to wait for one reply
+	until        time.Time             // the client does not send the request after this time; the zero time means no limit
+	patience     time.Duration         // if not 0, each answer of a server starts this time again
+	isWait       bool                  // the request waits in the server's queue
+	isRenewal    bool                  // the request uses the connections for renewals
+	isReplicated bool                  // replicas must confirm the grant
+	isRelease    bool                  // the client repeats the request while the server cannot write to its disk
+	isOnce       bool                  // the client does not repeat the request if the server may have carried it out
 
 	sent        time.Time // when the last request was sent
 	asked       int64     // the lease that the last request asked for, in milliseconds
@@ -46,6 +45,13 @@ type call struct {
 	isUncertain bool      // a request was sent, and its reply is missing
 	after       time.Time // the next request needs a connection that was opened after this time
 	isShortened bool      // the server has refused the lease as too long
+}
+
+// newCall returns a call that sends the words. A server must answer within the patience.
+func (p *part) newCall(ctx context.Context, words ...any) *call {
+	request := func(*call) command { return newCommand(words...) }
+	until := time.Now().Add(p.client.patience)
+	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until}
 }
 
 // each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
@@ -200,8 +206,13 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	}
 	switch {
 	case cn == nil, err == nil && !isBroken && ended == nil && c.keepIdle(n, cn):
-	case first.isAcquisition && isSent && err != nil && ended != nil:
-		c.abandon(cn, calls)
+	case isSent && err != nil && ended != nil && !first.isHeld: // no release may overtake the request
+		limit := time.Second
+		if first.isOwnerNamed { // the program waits for the release
+			limit = leaveLimit / 2
+		}
+		first.unread.Add(1)
+		go func() { defer first.unread.Done(); cn.abandon(limit) }()
 	default:
 		c.discard(cn, isBroken)
 	}
