@@ -348,10 +348,7 @@ func (cn *connection) exchange(ctx context.Context, commands []command) (err err
 		}
 		_, err = pipe.Exec(ctx)
 	}
-	if err == nil || !cn.isReady { // if isReady is false, the error may be the reply to the login
-		return err
-	}
-	if reply := redis.Error(nil); errors.As(err, &reply) {
+	if cn.isReady && hasCode(err) { // if isReady is false, the error may be the reply to the login
 		return nil
 	}
 	return err

@@ -81,12 +81,13 @@ func deniesTenure(err error) bool {
 	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE")
 }
 
-// hasCode returns whether a server has replied an error with one of these codes. redis.HasErrorPrefix does not recognize ERR.
+// hasCode returns whether a server has replied an error with one of these codes, or any error if there are no codes.
+// redis.HasErrorPrefix does not recognize ERR.
 func hasCode(err error, codes ...string) bool {
 	if err == nil { // reply takes memory from the heap
 		return false
 	}
 	var reply redis.Error
 	isReply := errors.As(err, &reply)
-	return isReply && slices.Contains(codes, strings.Split(reply.Error(), " ")[0])
+	return isReply && (len(codes) == 0 || slices.Contains(codes, strings.Split(reply.Error(), " ")[0]))
 }
