@@ -52,6 +52,18 @@ const (
 	shared   = maxSlots + 1 // the slots of a read lock
 )
 
+// newSettings returns the defaults with the options of the caller, or an error if an option is out of range.
+func newSettings(s settings, options []AcquireOption) (settings, error) {
+	for _, option := range options {
+		option(&s)
+	}
+	s.require(s.Weight == 0 || s.Weight <= s.Slots && s.Slots != shared, weights, s.Weight)
+	if s.holdLimit > 0 {
+		s.lease = min(s.lease, s.holdLimit.Milliseconds())
+	}
+	return s, s.err
+}
+
 // require sets err if a condition is not met. The first error stays.
 func (s *settings) require(isMet bool, format string, args ...any) {
 	if s.err == nil && !isMet {
@@ -146,9 +158,7 @@ func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOpti
 // once. If a key is busy, AcquireAll acquires one key after the other, in the order of their bytes, until ctx ends. If a key is lost
 // before all keys are held, AcquireAll starts again. After an error the caller holds none of the keys.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...AcquireOption) (*Lock, error) {
-	keys = slices.Clone(keys)
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
@@ -156,18 +166,19 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		return nil, ErrClosed
 	}
 	defer c.running.Done()
+	wanted, err := newSettings(settings{isRenewed: true, mayWait: true}, options)
+	if err != nil {
+		return nil, err
+	}
 	for isFirst := true; ; isFirst = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t, err := c.newTenure(keys, settings{isRenewed: true, mayWait: true}, options)
-		if err != nil {
-			return nil, err
-		}
+		t := c.newTenure(keys, wanted)
 		if err = t.acquire(ctx, isFirst); err == nil {
 			return t.lock(), nil
 		}
 		t.giveBack(ctx, err)
 		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
-		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy) && !errors.Is(err, ErrRefused)
+		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
 		isAnswered := !isFirst || t.isAnswered.Load()
 		switch {
 		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
@@ -225,10 +236,10 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	err := t.client.each(ctx, calls, func(r *call) (err error) {
 		if err = r.ask(); name == renewCommand {
 			err = r.readConfirmation(err)
-		} else if err = r.readGrant(err); err == nil && !r.mayBeHeld {
-			err = r.fail(ErrBusy)
+		} else {
+			err = r.readGrant(err)
 		}
-		if err == nil && r.isReplicated {
+		if err == nil && r.mayBeHeld && r.isReplicated {
 			err = r.checkReplicas()
 		}
 		return err
@@ -388,8 +399,8 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 func (t *tenure) giveBack(ctx context.Context, failure error) {
 	var calls []*call
 	for _, p := range t.parts {
-		if p.mayBeHeld {
-			calls = append(calls, p.newRelease(ctx, "HOLDS", 0))
+		if p.mayBeHeld { // HOLDS 0 also removes the owner from the key's queue
+			calls = append(calls, p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "HOLDS", 0))
 		}
 	}
 	if len(calls) == 0 {
@@ -422,6 +433,7 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	go func() {
 		defer t.client.running.Done()
 		defer stop()
+		t.unread.Wait() // no release may overtake a request
 		done <- t.client.each(asking, calls, (*call).finishRelease)
 	}()
 	select {
@@ -432,16 +444,10 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 	}
 }
 
-// newRelease returns the call that releases the key. With HOLDS 0, the server also removes the owner from the key's queue.
-func (p *part) newRelease(ctx context.Context, arguments ...any) *call {
-	request := func(*call) command { return newCommand(append([]any{"LOCK.RELEASE", p.key, p.owner}, arguments...)...) }
-	until := time.Now().Add(p.client.patience)
-	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isRelease: true}
-}
-
-// finishRelease sends the request of a call that newRelease has returned, and reads the reply. If a reply was lost, the server may
-// already have released the key. So NOTHELD in a later reply does not mean that the tenure was lost.
+// finishRelease sends a LOCK.RELEASE, and reads the reply. If a reply was lost, the server may already have released the key. So NOTHELD
+// in a later reply does not mean that the tenure was lost.
 func (r *call) finishRelease() error {
+	r.isRelease = true
 	switch r.err = r.checkNumber(r.ask(), false); {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):
 		r.err = nil

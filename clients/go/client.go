@@ -78,7 +78,9 @@ func WithWaitingConnections(count int) Option {
 //
 // The client connects when it sends its first request. It opens connections of its own with rdb's options: dialer, TLS, user and
 // password, database. Hooks and limiters of rdb do not apply to these connections. Do not close rdb before you close the client: the
-// client finds the primary that Sentinels name, and the nodes of a cluster, through rdb.
+// client finds the primary that Sentinels name, and the nodes of a cluster, through rdb. While no Sentinel answers, the client connects
+// to the last known primary. But if FailoverOptions has a Dialer that wraps its connections, the client waits for the Sentinels, because
+// only go-redis can call this Dialer.
 func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	c := &Client{
 		rdb:           rdb,

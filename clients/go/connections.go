@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -54,19 +56,22 @@ func (cn *connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close does nothing. go-redis calls it when a request ends without a reply, and then abandon still needs the connection.
+func (cn *connection) Close() error { return nil }
+
 // close closes the connection with its client.
 func (cn *connection) close() {
-	_ = cn.Close()
+	_ = cn.Conn.Close()
 	_ = cn.client.Close()
 }
 
 // A node is a server, or the Sentinels' present primary.
 type node struct {
 	options  *redis.Options
-	permits  chan struct{}          // has an element for each connection in use
-	renewals chan struct{}          // permits of renewals only, so that other requests cannot delay renewals
-	primary  atomic.Pointer[string] // the last primary that Sentinels have named
-	idle     []*connection          // connections for the next requests; Client.mu guards them, and some of them may be closed
+	permits  chan struct{}                 // has an element for each connection in use
+	renewals chan struct{}                 // permits of renewals only, so that other requests cannot delay renewals
+	primary  atomic.Pointer[redis.Options] // how to connect to the last primary that Sentinels have named
+	idle     []*connection                 // connections for the next requests; Client.mu guards them, and some of them may be closed
 }
 
 // A redirect says which cluster node gets the next request for a key. addr is the address of the node that has the key. With isAsk,
@@ -243,6 +248,23 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 	}
 }
 
+// abandon closes a connection whose request has no reply. It returns when the server has read the request: then the server closes the
+// connection. After the limit, the operating system does not send the request any more.
+func (cn *connection) abandon(limit time.Duration) {
+	defer cn.close()
+	conn := cn.Conn
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(limit))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
 // dial opens a connection. If no Sentinel answers in time, dial connects to the last known primary, and isLastKnown is true. dial sets
 // a time limit, because go-redis' own dialer asks the Sentinels without a time limit.
 func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err error) {
@@ -258,13 +280,28 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	}
 	dial(n.options.Dialer, n.options.Addr, asking)
 	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
-		addr := conn.RemoteAddr().String()
-		n.primary.Store(&addr)
+		n.primary.Store(lastKnown(conn, *n.options))
 	}
 	if isLastKnown = err != nil && primary != nil && ctx.Err() == nil; isLastKnown {
-		dial(redis.NewDialer(n.options), *primary, limit)
+		dial(redis.NewDialer(primary), primary.Addr, limit)
 	}
 	return conn, isLastKnown, err
+}
+
+// lastKnown returns the options for a connection to the same server as conn, without the Sentinels. It returns nil if go-redis cannot
+// have opened conn by itself: then the program has a dialer that only go-redis knows.
+func lastKnown(conn net.Conn, options redis.Options) *redis.Options {
+	options.Addr = conn.RemoteAddr().String()
+	secure, isSecure := conn.(*tls.Conn)
+	if isSecure && options.TLSConfig != nil {
+		options.TLSConfig = options.TLSConfig.Clone()
+		options.TLSConfig.ServerName = cmp.Or(secure.ConnectionState().ServerName, options.TLSConfig.ServerName)
+		return &options
+	}
+	if _, isPlain := conn.(*net.TCPConn); isPlain && options.TLSConfig == nil {
+		return &options
+	}
+	return nil
 }
 
 // bounded runs a task that may last longer than the limit or ctx. When one of them ends, bounded returns at once. If the task succeeds
@@ -298,8 +335,9 @@ func bounded[T any](
 func (cn *connection) exchange(ctx context.Context, commands []command) (err error) {
 	_ = cn.SetDeadline(time.Time{})
 	defer context.AfterFunc(ctx, func() {
-		_ = cn.SetDeadline(past) // before Close, which may take long
-		_ = cn.Close()           // a connection over SSH has no deadlines
+		if cn.SetDeadline(past) != nil { // a connection over SSH has no deadlines
+			_ = cn.Conn.Close()
+		}
 	})()
 	if len(commands) == 1 { // for one command, Process costs less than a pipeline
 		err = cn.client.Process(ctx, commands[0])
@@ -310,7 +348,7 @@ func (cn *connection) exchange(ctx context.Context, commands []command) (err err
 		}
 		_, err = pipe.Exec(ctx)
 	}
-	if reply := redis.Error(nil); cn.isReady && errors.As(err, &reply) { // if isReady is false, the error may be the reply to the login
+	if cn.isReady && hasCode(err) { // if isReady is false, the error may be the reply to the login
 		return nil
 	}
 	return err

@@ -81,12 +81,13 @@ func deniesTenure(err error) bool {
 	return errors.Is(err, ErrRefused) && hasCode(err, "NOTHELD", "HOLDS", "WRONGTYPE")
 }
 
-// hasCode returns whether a server has replied an error with one of these codes. redis.HasErrorPrefix does not recognize ERR.
+// hasCode returns whether a server has replied an error with one of these codes, or any error if there are no codes.
+// redis.HasErrorPrefix does not recognize ERR.
 func hasCode(err error, codes ...string) bool {
-	var reply redis.Error
-	if err == nil || !errors.As(err, &reply) { // As allocates memory, so err is checked first
+	if err == nil { // reply takes memory from the heap
 		return false
 	}
-	code, _, _ := strings.Cut(reply.Error(), " ")
-	return slices.Contains(codes, code)
+	var reply redis.Error
+	isReply := errors.As(err, &reply)
+	return isReply && (len(codes) == 0 || slices.Contains(codes, strings.Split(reply.Error(), " ")[0]))
 }

@@ -2,11 +2,14 @@ package lockward_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"runtime"
 	"strconv"
 	"strings"
@@ -22,25 +25,38 @@ import (
 
 // A fake is a server whose replies a test chooses.
 type fake struct {
-	addr string
-	mu   sync.Mutex
-	sent []string // the lock commands of the client
+	addr  string
+	mu    sync.Mutex
+	sent  []string // the lock commands of the client
+	conns []net.Conn
 }
 
 // startFake starts a server that ends with the test. reply gets a lock command, and returns the reply. For an empty
 // reply, the server sends nothing.
 func startFake(tb testing.TB, reply func(command string) string) *fake {
 	tb.Helper()
+	return startFakeWithTLS(tb, nil, reply)
+}
+
+// startFakeWithTLS starts a server as startFake does. If secure is not nil, the server uses TLS.
+func startFakeWithTLS(tb testing.TB, secure *tls.Config, reply func(command string) string) *fake {
+	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(tb, err)
 	tb.Cleanup(func() { _ = listener.Close() })
 	f := &fake{addr: listener.Addr().String()}
+	if secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			f.mu.Lock()
+			f.conns = append(f.conns, conn)
+			f.mu.Unlock()
 			go func() {
 				defer conn.Close()
 				for input := bufio.NewReader(conn); ; {
@@ -52,7 +68,7 @@ func startFake(tb testing.TB, reply func(command string) string) *fake {
 					if command == "cluster slots" {
 						host, port, _ := net.SplitHostPort(f.addr)
 						answer = fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%d\r\n%s\r\n:%s\r\n", len(host), host, port)
-					} else if strings.HasPrefix(command, "LOCK.") || command == "ASKING" || command == "ROLE" {
+					} else if strings.HasPrefix(command, "LOCK.") || strings.HasPrefix(command, "sentinel") || command == "ASKING" || command == "ROLE" {
 						f.mu.Lock()
 						f.sent = append(f.sent, command)
 						f.mu.Unlock()
@@ -96,6 +112,15 @@ func (f *fake) count(beginning string) (count int) {
 		}
 	}
 	return count
+}
+
+// cut closes all connections.
+func (f *fake) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range f.conns {
+		_ = conn.Close()
+	}
 }
 
 func (f *fake) client(tb testing.TB) *redis.Client {
@@ -776,6 +801,11 @@ func TestAHandleOfKeysWithDifferentKindsCanBeResumed(t *testing.T) {
 	check(t, err)
 	resumed, err := client.Resume(t.Context(), handle)
 	check(t, err)
+	for key, want := range map[string]int64{"a": 2, "b": 3} {
+		if slots := s.do("LOCK.INFO", key).(map[any]any)["slots"]; slots != want {
+			t.Error(key, "has", slots, "slots")
+		}
+	}
 	check(t, resumed.Release(t.Context()))
 }
 
@@ -813,5 +843,170 @@ func TestARefusedKeyEndsTheCallAtOnceThoughAnotherKeyIsBusy(t *testing.T) {
 	s.do("SET", "string", "")
 	acquire(t, client, "busy", lockward.WithLease(time.Hour))
 	_, failed := acquiring(t.Context(), t, client, []string{"busy", "string"})
-	expect(t, receive(t, "the refusal", failed), lockward.ErrRefused)
+	err := receive(t, "the refusal", failed)
+	expect(t, err, lockward.ErrRefused)
+	if errors.Is(err, lockward.ErrBusy) {
+		t.Error(err)
+	}
+}
+
+// proxied returns a go-redis client whose connections lead through a proxy. The proxy calls pass with each part of a request, and sends
+// this part to the server when pass returns.
+func (s *server) proxied(pass func(request []byte)) *redis.Client {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(s.tb, err)
+	s.tb.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, upstream)
+				_ = conn.Close()
+			}()
+			go func() {
+				defer upstream.Close()
+				for request := make([]byte, 4096); ; {
+					length, err := conn.Read(request)
+					if err != nil {
+						return
+					}
+					pass(request[:length])
+					_, _ = upstream.Write(request[:length])
+				}
+			}()
+		}
+	}()
+	rdb := redis.NewClient(&redis.Options{Addr: listener.Addr().String()})
+	s.tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestAReleaseDoesNotOvertakeARequestThatTheCallerHasLeft(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	rdb := s.client()
+	for i, word := range []string{"HOLDS", "BLOCK"} { // the first request tries, and the second request waits
+		ctx, cancel := context.WithCancel(t.Context())
+		releases := s.calls("lock.release")
+		var isFirst sync.Once
+		client := newClient(t, s.proxied(func(request []byte) {
+			if bytes.Contains(request, []byte("LOCK.ACQUIRE")) && bytes.Contains(request, []byte(word)) {
+				isFirst.Do(func() {
+					rdb.Del(ctx, "k") // now the server can grant the lock
+					cancel()
+					for end := time.Now().Add(40 * time.Millisecond); time.Now().Before(end) && s.calls("lock.release") == releases; {
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}
+		}))
+		if word == "BLOCK" {
+			check(t, rdb.Do(t.Context(), "LOCK.ACQUIRE", "k", "other").Err())
+		}
+		acquires := s.calls("lock.acquire")
+		_, err := client.Acquire(ctx, "k", lockward.WithLease(time.Hour))
+		expect(t, err, context.Canceled)
+		eventually(t, "all requests", func() bool {
+			return s.calls("lock.acquire") > acquires+i && s.calls("lock.release") > releases
+		})
+		check(t, client.Close())
+		s.checkFree("k")
+	}
+}
+
+func TestTheLastKnownPrimaryIsVerifiedByItsHostName(t *testing.T) {
+	t.Parallel()
+	example := httptest.NewTLSServer(nil)
+	secure := &tls.Config{Certificates: example.TLS.Certificates}
+	example.Close()
+	primary := startFakeWithTLS(t, secure, func(command string) string {
+		switch {
+		case strings.HasPrefix(command, "LOCK.ACQUIRE"):
+			return "*3\r\n:7\r\n:1\r\n:30000\r\n"
+		case command == "ROLE":
+			return "*1\r\n$6\r\nmaster\r\n"
+		}
+		return ":7\r\n"
+	})
+	_, port, _ := strings.Cut(primary.addr, ":")
+	var isSilent atomic.Bool
+	sentinel := startFakeWithTLS(t, secure, func(command string) string {
+		switch {
+		case isSilent.Load():
+			return ""
+		case strings.HasPrefix(command, "sentinel get-master-addr-by-name"):
+			return fmt.Sprintf("*2\r\n$9\r\nlocalhost\r\n$%d\r\n%s\r\n", len(port), port)
+		}
+		return "*0\r\n"
+	})
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "it", SentinelAddrs: []string{strings.Replace(sentinel.addr, "127.0.0.1", "localhost", 1)},
+		TLSConfig: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
+			if state.ServerName != "localhost" {
+				return fmt.Errorf("the name of the host is %q", state.ServerName)
+			}
+			return nil
+		}},
+	})
+	defer rdb.Close()
+	client := newClient(t, rdb, lockward.WithPatience(3*time.Second))
+	lock := acquire(t, client, "k", lockward.WithoutRenewal())
+	isSilent.Store(true)
+	primary.cut()
+	check(t, lock.Renew(t.Context()))
+	check(t, lock.Release(t.Context()))
+	check(t, client.Close())
+}
+
+func TestNoConnectionPassesByTheDialerOfTheProgram(t *testing.T) {
+	t.Parallel()
+	s, sentinel := startServer(t), startSentinel(t)
+	host, port, _ := strings.Cut(s.addr, ":")
+	sentinel.do("SENTINEL", "MONITOR", "it", host, port, "1")
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "it", SentinelAddrs: []string{sentinel.addr},
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &tappedConn{conn, func([]byte) (bool, error) { return true, nil }}, err
+		},
+	})
+	defer rdb.Close()
+	client := newClient(t, rdb)
+	lock := acquire(t, client, "k", lockward.WithLease(2*time.Second), lockward.WithoutRenewal())
+	sentinel.pause()
+	defer sentinel.resume()
+	s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	expect(t, lock.Renew(t.Context()), lockward.ErrLost)
+	if calls := s.calls("lock.renew"); calls > 0 {
+		t.Error(calls, "renewals")
+	}
+}
+
+func TestTheCallerMayChangeItsSlicesDuringACall(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	other := acquire(t, newClient(t, s.client()), "b")
+	keys, options := []string{"a", "b"}, []lockward.AcquireOption{lockward.WithOwner("me")}
+	client := newClient(t, s.tapped(func(sent []byte) (bool, error) {
+		if bytes.Contains(sent, []byte("LOCK.RELEASE")) { // after the first attempt
+			keys[0], options[0] = "c", lockward.WithOwner("somebody else")
+		}
+		return true, nil
+	}))
+	granted, _ := acquiring(t.Context(), t, client, keys, options...)
+	s.waitFor("b", 1)
+	check(t, other.Release(t.Context()))
+	lock := receive(t, "the grant", granted)
+	if lock.Key() != "a" || lock.Owner() != "me" {
+		t.Error(lock.Key(), lock.Owner())
+	}
+	check(t, lock.Release(t.Context()))
 }

@@ -7,9 +7,9 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,7 +41,8 @@ type tenure struct {
 	over         context.Context // ends when the lock is released or lost
 	cancel       context.CancelCauseFunc
 	lost         chan struct{}
-	isAnswered   atomic.Bool // a server has answered a request
+	isAnswered   atomic.Bool    // a server has answered a request
+	unread       sync.WaitGroup // the requests without a reply that the server may not have read yet
 
 	// renewing has an element during a renewal or a downgrade. Two renewals must not overlap: the server could carry out the older
 	// renewal last, and the older renewal may have a shorter lease.
@@ -70,22 +71,12 @@ type part struct {
 	refusal  error // the error of the last renewal, or nil
 }
 
-// newTenure returns a tenure that is not held, or an error if an option is out of range.
-func (c *Client) newTenure(keys []string, with settings, options []AcquireOption) (*tenure, error) {
-	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys))}
+// newTenure returns a tenure that is not held.
+func (c *Client) newTenure(keys []string, with settings) *tenure {
+	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys)), isOwnerNamed: with.owner != ""}
 	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
-	for _, option := range options {
-		option(&t.settings)
-	}
-	t.require(t.Weight == 0 || t.Weight <= t.Slots && t.Slots != shared, weights, t.Weight)
-	if t.err != nil {
-		return nil, t.err
-	}
-	if t.isOwnerNamed = t.owner != ""; !t.isOwnerNamed {
-		t.owner = fmt.Sprintf("%s:%d", c.id, c.owners.Add(1)) // no other tenure has this owner
-	}
-	if t.holdLimit > 0 {
-		t.settings.lease = min(t.settings.lease, t.holdLimit.Milliseconds())
+	if !t.isOwnerNamed {
+		t.owner = c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) // no other tenure has this owner
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
 	for i, key := range keys {
@@ -95,7 +86,7 @@ func (c *Client) newTenure(keys []string, with settings, options []AcquireOption
 	c.tenures[t] = struct{}{}
 	c.mu.Unlock()
 	_ = t.checkHeld() // the client may be closed
-	return t, nil
+	return t
 }
 
 // lock returns the Lock of a tenure that is held.
@@ -215,9 +206,8 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		err = errors.New("lockward: a guarded command needs a lock of one key")
 	}
 	for isRenewed := false; err == nil; isRenewed = true {
-		request := func(*call) command { return newCommand(words...) }
-		until := time.Now().Add(p.client.patience)
-		r := &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until, isOnce: true}
+		r := p.newCall(ctx, words...)
+		r.isOnce = true
 		if err = p.checkHeld(); err == nil {
 			err = r.ask()
 		}
@@ -255,7 +245,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other keys may still be held
 	l.mu.Lock()
 	for i, p := range l.parts {
-		calls[i] = p.newRelease(ctx, "ALL", "TOKEN", p.token)
+		calls[i] = p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token)
 		calls[i].until = earliest(calls[i].until, p.deadline)
 	}
 	l.mu.Unlock()
@@ -277,8 +267,8 @@ type handle struct {
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
-// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The error is
-// ErrLost or ErrReleased.
+// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The string has no
+// hold limit. The error is ErrLost or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
@@ -295,7 +285,7 @@ func (l *Lock) Handle() (string, error) {
 }
 
 // Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
-// Only the options for the lease, the renewal and the hold limit have an effect.
+// Only the options for the lease, the renewal and the hold limit have an effect. A hold limit begins with this renewal.
 //
 // Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After any error
 // except ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
@@ -306,12 +296,12 @@ func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOpti
 	if count := len(h.Keys); err != nil || count == 0 || len(h.Tokens) != count || len(h.Kinds) != count {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	// The options of the caller cannot change these settings.
-	tenure := func(s *settings) { s.owner, s.kind, s.replicas = h.Owner, kind{}, 0 }
-	t, err := c.newTenure(h.Keys, settings{lease: h.Lease, isRenewed: true}, append(slices.Clip(options), tenure))
+	wanted, err := newSettings(settings{lease: h.Lease, isRenewed: true}, options)
 	if err != nil {
 		return nil, err
 	}
+	wanted.owner, wanted.kind, wanted.replicas = h.Owner, kind{}, 0 // the options of the caller cannot change these settings
+	t := c.newTenure(h.Keys, wanted)
 	for i, p := range t.parts {
 		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}

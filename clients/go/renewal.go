@@ -26,15 +26,20 @@ func leaseEnd(sent time.Time, lease int64) time.Time {
 // renewalPeriod returns a little less than a third of the lease. So a renewal that starts late still starts within a third of the lease.
 func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19 }
 
-// hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a lease is already over.
+// hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a key was not granted, or if a lease is
+// already over.
 func (t *tenure) hold(calls []*call) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
+	var busy []error
 	for _, r := range calls {
-		if !now.Before(leaseEnd(r.sent, r.asked)) {
-			return r.fail(ErrBusy)
+		if !r.mayBeHeld || !now.Before(leaseEnd(r.sent, r.asked)) {
+			busy = append(busy, r.fail(ErrBusy))
 		}
+	}
+	if len(busy) > 0 {
+		return errors.Join(busy...)
 	}
 	for _, r := range calls {
 		r.isHeld = true

@@ -47,6 +47,13 @@ type call struct {
 	isShortened bool      // the server has refused the lease as too long
 }
 
+// newCall returns a call that sends the words. A server must answer within the patience.
+func (p *part) newCall(ctx context.Context, words ...any) *call {
+	request := func(*call) command { return newCommand(words...) }
+	until := time.Now().Add(p.client.patience)
+	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until}
+}
+
 // each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
 // first requests to a node share a pipeline. The end of ctx ends these first requests.
 func (c *Client) each(ctx context.Context, calls []*call, finish func(r *call) error) error {
@@ -197,8 +204,16 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			r.after, isBroken = time.Now(), true
 		}
 	}
-	isKept := err == nil && !isBroken && ended == nil && c.keepIdle(n, cn)
-	if cn != nil && !isKept {
+	switch {
+	case cn == nil, err == nil && !isBroken && ended == nil && c.keepIdle(n, cn):
+	case isSent && err != nil && ended != nil && !first.isHeld: // no release may overtake the request
+		limit := time.Second
+		if first.isOwnerNamed { // the program waits for the release
+			limit = leaveLimit / 2
+		}
+		first.unread.Add(1)
+		go func() { defer first.unread.Done(); cn.abandon(limit) }()
+	default:
 		c.discard(cn, isBroken)
 	}
 }

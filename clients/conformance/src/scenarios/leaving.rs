@@ -9,6 +9,7 @@ pub(super) const ALL: &[Named] = named![
     a_killed_waiter_is_skipped,
     the_lock_of_a_killed_holder_is_free_after_its_lease,
     a_cancelled_wait_leaves_nothing_behind,
+    a_late_request_of_a_cancelled_call_keeps_nothing,
     a_cancellation_returns_while_the_server_hangs,
     a_wait_that_reaches_its_limit_leaves_nothing_behind,
     a_named_owner_keeps_what_it_acquires_after_a_lost_release,
@@ -66,6 +67,31 @@ fn a_cancelled_wait_leaves_nothing_behind(stage: &Stage) {
     holder.see_places_kept(0);
     assert_eq!(holder.call("LOCK.RELEASE k H").int(), 0);
     assert_eq!(holder.info("k"), None);
+}
+
+fn a_late_request_of_a_cancelled_call_keeps_nothing(stage: &Stage) {
+    let server = Server::start();
+    let gate = stage.gate(&server);
+    let mut worker = stage.worker(gate.port());
+    let mut is_first = true;
+    gate.plan("the first request is late", move |request| {
+        let is_late = is_first && request[0] == "LOCK.ACQUIRE";
+        is_first &= !is_late;
+        if is_late { Fate::Held } else { Fate::Carried }
+    });
+    let id = worker.send("acquire a k wait=0 lease=60000");
+    eventually("the request", || gate.proxy.losses().held == 1);
+    worker.expect(&format!("cancel {id}"), "ok");
+    assert_eq!(worker.reply(id).text, "cancelled");
+    let late = Instant::now() + Duration::from_millis(50);
+    eventually("the late request", || Instant::now() > late);
+    gate.plan("forward all", |_| Fate::Carried);
+    let mut observer = server.client();
+    eventually("the request and the release", || {
+        let stats = observer.call("INFO commandstats").text();
+        ["cmdstat_lock.acquire", "cmdstat_lock.release"].iter().all(|command| stats.contains(command))
+    });
+    eventually("the lock is free", || observer.info("k").is_none());
 }
 
 fn a_cancellation_returns_while_the_server_hangs(stage: &Stage) {
