@@ -550,6 +550,24 @@ class RepliesTest {
     }
 
     @Test
+    void aRefusedKeyEndsTheCallAlthoughAnotherKeyIsBusy() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll("( [abc]).*", "$1")) {
+                    case "LOCK.ACQUIRE a" -> NULL;
+                    case "LOCK.ACQUIRE b" -> "-WRONGTYPE this is no lock";
+                    case "LOCK.ACQUIRE c" -> grant(7, 30_000);
+                    default -> ":0";
+                });
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            LockRequest request = client.request("a", "b", "c");
+            LockRefusedException refused =
+                    assertThrows(LockRefusedException.class, () -> request.tryAcquire(Duration.ofSeconds(1)));
+            assertEquals("WRONGTYPE", refused.code());
+            assertEquals(3, server.count("LOCK.ACQUIRE"));
+            assertEquals(1, server.count("LOCK.RELEASE c "));
+        }
+    }
+
+    @Test
     void aReleaseDoesNotOvertakeACancelledWait() throws Exception {
         Server.shared(); // this call sends the first request of this process
         ClientResources resources =
