@@ -411,9 +411,11 @@ final class Acquisition {
             Call release = new Call(client.servers, tenure.key, Clock.now() + (isOnlyGrant ? client.patience : limit));
             Supplier<Request> command =
                     () -> new Request("LOCK.RELEASE", tenure.key, tenure.owner, "HOLDS", wanted - 1, token);
-            // Netty sends a request of its own thread before the queued requests of other threads. So another thread
-            // sends this release: it must not overtake a request of this acquisition.
-            return CompletableFuture.supplyAsync(() -> release.ask(command), client.servers.timer)
+            // This release must not overtake a request of this acquisition. A request on another connection may still
+            // be in Netty's queue. And Netty sends a request of its own thread before the queued requests of other
+            // threads, so the timer's thread sends this release.
+            return call.abandoned
+                    .handleAsync((reply, error) -> release.ask(command), client.servers.timer)
                     .thenCompose(released -> released);
         }
     }

@@ -46,6 +46,9 @@ final class Call {
     /** Completes when the last attempt on a connection of its own does not use this connection any more. */
     volatile CompletableFuture<?> ownExchange = CompletableFuture.completedFuture(null);
 
+    /** Completes when the last attempt that ended without a reply will send nothing more on a connection of its own. */
+    volatile CompletableFuture<?> abandoned = CompletableFuture.completedFuture(null);
+
     private final Servers servers;
     private final String key;
 
@@ -299,6 +302,9 @@ final class Call {
                             target.replace(sentAt);
                         }
                     });
+                }
+                if (!connection.isShared()) {
+                    abandoned = last(); // it completes when the connection is closed
                 }
                 target.giveBack(connection, false);
             }

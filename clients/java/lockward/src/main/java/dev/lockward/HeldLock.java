@@ -124,7 +124,8 @@ public final class HeldLock implements AutoCloseable {
 
     /**
      * Returns a text. Another process passes this text to {@link LockwardClient#resume} to continue the lock. This object does not hold
-     * the lock any more, and the client does not renew the lock. So the other process must resume the lock before the lease ends.
+     * the lock any more, and the client does not renew the lock. So the other process must resume the lock before the lease ends. A hold
+     * limit does not apply to the other process.
      */
     public String handle() {
         tenures.forEach(Tenure::checkHeld);

@@ -148,13 +148,21 @@ public final class LockRequest implements Cloneable {
         return new LockwardLock(copy());
     }
 
-    /** Runs {@code leader} while this process holds the lock: see {@link LockwardClient#lead}. */
+    /**
+     * Runs {@code leader} while this process holds the lock: see {@link LockwardClient#lead}.
+     *
+     * @throws IllegalStateException when the request is for a read lock or a semaphore: these may have several holders
+     */
     public void lead(LockwardClient.Leader leader) throws InterruptedException {
+        LockRequest request = copy();
+        if (!request.kind().isEmpty()) {
+            throw new IllegalStateException("leadership is an exclusive lock, without shared, slots and weight");
+        }
         boolean isDone = false;
         while (!isDone) {
             HeldLock term;
             try {
-                term = acquire();
+                term = request.acquire();
             } catch (LockUnreachableException outage) {
                 continue;
             }
@@ -240,14 +248,57 @@ public final class LockRequest implements Cloneable {
 
     private <T> CompletableFuture<T> acquireAsync(long wait, Function<Optional<HeldLock>, T> convert) {
         Acquisition acquisition = new Acquisition(copy(), Map.of(), null, 0, wait).start();
-        CompletableFuture<T> acquired = acquisition.result.thenApply(
-                isHeld -> convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty()));
-        CompletableFuture<T> future = client.async(acquired);
-        future.whenComplete((held, error) -> {
-            if (error != null || !acquired.isDone() || held != acquired.join()) {
-                acquisition.cancel(); // the caller has left, for example by orTimeout or completeOnTimeout
-            }
-        });
+        Acquiring<T> future = new Acquiring<>(acquisition);
+        acquisition
+                .result
+                .thenApply(isHeld ->
+                        convert.apply(isHeld ? Optional.of(new HeldLock(acquisition.tenures)) : Optional.empty()))
+                .whenCompleteAsync(future::end, client.callbacks); // the program may block this thread
         return future;
+    }
+
+    /** The future of an acquisition. If the program completes it, for example by orTimeout, the caller leaves the queue. */
+    private static final class Acquiring<T> extends CompletableFuture<T> {
+        private final Acquisition acquisition;
+        private final AtomicBoolean isOver = new AtomicBoolean();
+
+        Acquiring(Acquisition acquisition) {
+            this.acquisition = acquisition;
+        }
+
+        @Override
+        public boolean cancel(boolean mayInterrupt) {
+            leave();
+            return super.cancel(mayInterrupt);
+        }
+
+        @Override
+        public boolean complete(T value) {
+            leave();
+            return super.complete(value);
+        }
+
+        @Override
+        public boolean completeExceptionally(Throwable error) {
+            leave();
+            return super.completeExceptionally(error);
+        }
+
+        /** Leaves the queue before the program's dependent stages run, because these stages may block. */
+        private void leave() {
+            if (isOver.compareAndSet(false, true)) {
+                acquisition.cancel();
+            }
+        }
+
+        /** Called when the acquisition has ended. */
+        void end(T value, @Nullable Throwable error) {
+            boolean isFirst = isOver.compareAndSet(false, true);
+            boolean isTaken = isFirst
+                    && (error == null ? super.complete(value) : super.completeExceptionally(Clock.cause(error)));
+            if (!isTaken) {
+                acquisition.cancel(); // the program has completed the future in this moment
+            }
+        }
     }
 }

@@ -37,6 +37,8 @@ import org.jspecify.annotations.Nullable;
 final class Servers {
     private static final long IDLE_LIMIT = 5_000;
 
+    private static final long CLOSE_LIMIT = 2; // in seconds
+
     /** How long to wait for the Sentinels before the client uses the last known primary. */
     private static final long SENTINEL_LIMIT = 250;
 
@@ -106,9 +108,11 @@ final class Servers {
         timer.end();
     }
 
-    /** Closes all connections. */
+    /** Closes all connections, within 2 seconds even if the program blocks the threads of shared resources. */
     void close() {
-        redis.shutdownAsync(0, 2, TimeUnit.SECONDS).join();
+        redis.shutdownAsync(0, CLOSE_LIMIT, TimeUnit.SECONDS)
+                .completeOnTimeout(null, CLOSE_LIMIT, TimeUnit.SECONDS)
+                .join();
     }
 
     // The turns of calls that wait in a server's queue. Each of these calls has a connection of its own.

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.lettuce.core.resource.ClientResources;
+import io.lettuce.core.resource.Transports;
 import io.netty.util.concurrent.EventExecutor;
 import io.netty.util.concurrent.SingleThreadEventExecutor;
 import java.time.Duration;
@@ -112,6 +113,61 @@ class CloseTest {
             }
         } catch (IllegalStateException | LockLostException closed) {
             return true;
+        }
+    }
+
+    @Test
+    void callbacksMayCloseTheClientAlthoughItIsClosed() throws Exception {
+        for (int round = 0; round < 20; round++) {
+            String name = "closed:" + UUID.randomUUID();
+            LockwardClient client =
+                    Server.shared().builder().lease(Duration.ofMillis(90)).build();
+            CompletableFuture<Boolean> lost = new CompletableFuture<>();
+            HeldLock held = client.request(name).acquire();
+            held.onLost(loss -> {
+                client.close();
+                lost.complete(true);
+            });
+            CompletableFuture<Boolean> refused = client.request(name)
+                    .acquireAsync()
+                    .handle((lock, error) -> {
+                        client.close();
+                        return error instanceof IllegalStateException;
+                    });
+            Threads.spin(1 << round);
+            Threads.Running<Boolean> other = Threads.run(client::close);
+            client.close();
+            assertTrue(other.join() && lost.get(20, TimeUnit.SECONDS) && refused.get(20, TimeUnit.SECONDS));
+            assertFalse(held.isHeld());
+            assertThrows(IllegalStateException.class, () -> client.request(name).tryAcquire(Duration.ZERO));
+        }
+    }
+
+    /** One of Lettuce's threads that read replies. */
+    static SingleThreadEventExecutor ioThread(ClientResources resources, int number) {
+        List<EventExecutor> threads = new ArrayList<>();
+        resources
+                .eventLoopGroupProvider()
+                .allocate(Transports.eventLoopGroupClass())
+                .forEach(threads::add);
+        return (SingleThreadEventExecutor) threads.get(number);
+    }
+
+    @Test
+    void aBlockedThreadOfSharedResourcesDoesNotBlockTheClose() throws Exception {
+        Server.shared(); // this call sends the first request of this process
+        ClientResources resources =
+                ClientResources.builder().ioThreadPoolSize(2).build();
+        CountDownLatch end = new CountDownLatch(1);
+        try (ScriptedServer server = new ScriptedServer(request -> NULL)) {
+            LockwardClient client =
+                    LockwardClient.builder(server.uri()).resources(resources).build();
+            assertFalse(client.getLock("k").tryLock());
+            ioThread(resources, 0).execute(() -> Threads.awaitOpen(end)); // the thread of the client's connection
+            assertTrue(Threads.run(client::close).join());
+        } finally {
+            end.countDown();
+            resources.shutdown(0, 1, TimeUnit.SECONDS);
         }
     }
 

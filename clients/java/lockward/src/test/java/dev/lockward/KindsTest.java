@@ -255,6 +255,31 @@ class KindsTest {
     }
 
     @Test
+    void onlyAnExclusiveLockLeads() {
+        for (LockRequest request :
+                List.of(CLIENT.request(name).shared(), CLIENT.request(name).slots(2))) {
+            IllegalStateException refused =
+                    assertThrows(IllegalStateException.class, () -> request.lead(HeldLock::release));
+            assertTrue(refused.getMessage().contains("exclusive"), refused::getMessage);
+        }
+    }
+
+    @Test
+    void aChangeOfARequestDoesNotChangeTheNextTermOfItsLeader() throws Exception {
+        LockRequest request = CLIENT.request(name);
+        AtomicInteger terms = new AtomicInteger();
+        request.lead(term -> {
+            if (terms.incrementAndGet() == 1) {
+                request.shared();
+                SERVER.call("DEL", name);
+                term.renew();
+            }
+            assertTrue(CLIENT.request(name).shared().tryAcquire(Duration.ZERO).isEmpty());
+        });
+        assertEquals(2, terms.get());
+    }
+
+    @Test
     void anInterruptedCandidateLeavesTheQueue() throws Exception {
         HeldLock held = CLIENT.request(name).acquire();
         Running<Boolean> candidate = Threads.run(() -> CLIENT.lead(name, term -> {}));
@@ -300,6 +325,24 @@ class KindsTest {
         eventually(() -> SERVER.waiters(name) == 0);
         held.releaseAsync().get(20, TimeUnit.SECONDS);
         eventually(() -> !CLIENT.getLock(name).isLocked());
+    }
+
+    @Test
+    void aCancelledFutureLeavesTheQueueAlthoughAStageBlocks() throws Exception {
+        HeldLock held = CLIENT.request(name).acquire();
+        CountDownLatch end = new CountDownLatch(1);
+        CompletableFuture<HeldLock> waiting = CLIENT.request(name).acquireAsync();
+        waiting.whenComplete((lock, error) -> Threads.awaitOpen(end));
+        eventually(() -> SERVER.waiters(name) == 1);
+        Running<Boolean> program = Threads.run(() -> waiting.cancel(true));
+        try {
+            eventually(() -> SERVER.waiters(name) == 0);
+        } finally {
+            end.countDown();
+        }
+        assertTrue(program.join());
+        held.release();
+        assertFalse(SERVER.isLocked(name));
     }
 
     @Test

@@ -15,15 +15,18 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.resource.ClientResources;
+import io.netty.util.concurrent.SingleThreadEventExecutor;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.time.Duration;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -391,7 +394,7 @@ class RepliesTest {
             CompletableFuture<Void> timeout = new CompletableFuture<>();
             timeout.exceptionally(late -> {
                 blocked.complete(true);
-                Clock.await(CompletableFuture.runAsync(() -> awaitOpen(end), client.callbacks));
+                Clock.await(CompletableFuture.runAsync(() -> Threads.awaitOpen(end), client.callbacks));
                 return null;
             });
             timeout.orTimeout(1, TimeUnit.MILLISECONDS);
@@ -403,14 +406,6 @@ class RepliesTest {
             assertThrows(InterruptedException.class, caller::join);
         } finally {
             end.countDown();
-        }
-    }
-
-    private static void awaitOpen(CountDownLatch latch) {
-        try {
-            latch.await();
-        } catch (InterruptedException ended) {
-            Thread.currentThread().interrupt();
         }
     }
 
@@ -514,6 +509,99 @@ class RepliesTest {
             assertTrue(sent > 2 && sent < 20, sent + " requests");
             assertThrows(LockUnreachableException.class, () -> request.tryAcquire(Duration.ofSeconds(1)));
         }
+    }
+
+    @Test
+    void aCallFollowsAnAskingRedirectionWithoutAPause() throws Exception {
+        AtomicLong redirectedAt = new AtomicLong();
+        AtomicInteger asked = new AtomicInteger();
+        try (ScriptedServer importing = new ScriptedServer(request -> {
+                    redirectedAt.addAndGet(-Clock.now());
+                    return grant(7, 30_000);
+                });
+                ScriptedServer migrating = new ScriptedServer(request -> {
+                    if (asked.incrementAndGet() < 8) {
+                        return "-LOADING later"; // the pause after the next failure is at least 500 ms
+                    }
+                    redirectedAt.set(Clock.now());
+                    return "-ASK 1 127.0.0.1:" + importing.uri().getPort();
+                });
+                LockwardClient client = Server.builder(migrating.uri()).build()) {
+            client.request("k").acquire();
+            assertTrue(-redirectedAt.get() < 450, redirectedAt::toString);
+        }
+    }
+
+    @Test
+    void aHandleNamesTheKindOfEachKeyAfterAPartlyRefusedDowngrade() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> {
+                    boolean isRefused = request.startsWith("LOCK.RENEW b ") && request.endsWith(" SHARED");
+                    return request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : isRefused ? "-NOPERM no" : ":7";
+                });
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            HeldLock held = client.request("a", "b").acquire();
+            assertThrows(LockRefusedException.class, held::downgradeToShared);
+            int sent = server.requests.size();
+            client.resume(held.handle());
+            for (String request : server.requests.subList(sent, server.requests.size())) {
+                assertEquals(request.startsWith("LOCK.RENEW a "), request.endsWith(" SHARED"), request);
+            }
+        }
+    }
+
+    @Test
+    void aRefusedKeyEndsTheCallAlthoughAnotherKeyIsBusy() throws Exception {
+        try (ScriptedServer server = new ScriptedServer(request -> switch (request.replaceAll("( [abc]).*", "$1")) {
+                    case "LOCK.ACQUIRE a" -> NULL;
+                    case "LOCK.ACQUIRE b" -> "-WRONGTYPE this is no lock";
+                    case "LOCK.ACQUIRE c" -> grant(7, 30_000);
+                    default -> ":0";
+                });
+                LockwardClient client = Server.builder(server.uri()).build()) {
+            LockRequest request = client.request("a", "b", "c");
+            LockRefusedException refused =
+                    assertThrows(LockRefusedException.class, () -> request.tryAcquire(Duration.ofSeconds(1)));
+            assertEquals("WRONGTYPE", refused.code());
+            assertEquals(3, server.count("LOCK.ACQUIRE"));
+            assertEquals(1, server.count("LOCK.RELEASE c "));
+        }
+    }
+
+    @Test
+    void aReleaseDoesNotOvertakeACancelledWait() throws Exception {
+        Server.shared(); // this call sends the first request of this process
+        ClientResources resources =
+                ClientResources.builder().ioThreadPoolSize(2).build();
+        CountDownLatch end = new CountDownLatch(1);
+        try (ScriptedServer server = new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? NULL : ":0");
+                LockwardClient client = LockwardClient.builder(server.uri())
+                        .resources(resources)
+                        .responseLimit(Duration.ofMinutes(1))
+                        .build();
+                AutoCloseable unblock = end::countDown) {
+            assertNotNull(unblock);
+            client.request("k").tryAcquire(Duration.ofSeconds(1)); // opens a connection for waits
+            int waits = waits(server);
+            // The first connection uses the first of these two threads, and the connection for waits uses the second.
+            SingleThreadEventExecutor second = CloseTest.ioThread(resources, 1);
+            second.execute(() -> Threads.awaitOpen(end));
+            eventually(() -> second.pendingTasks() == 0);
+            Acquisition waiting = new Acquisition(client.request("k"), Map.of(), null, 0, Clock.FOREVER).start();
+            eventually(() -> second.pendingTasks() > 0); // the second thread is to send the wait
+            waiting.cancel().get(20, TimeUnit.SECONDS);
+            assertEquals(0, server.count("LOCK.RELEASE"));
+            end.countDown();
+            eventually(() -> server.count("LOCK.RELEASE") == 1);
+            assertEquals(waits + 1, waits(server));
+        } finally {
+            resources.shutdown(0, 1, TimeUnit.SECONDS);
+        }
+    }
+
+    private static int waits(ScriptedServer server) {
+        return (int) server.requests.stream()
+                .filter(request -> request.contains(" BLOCK "))
+                .count();
     }
 
     @Test
