@@ -446,6 +446,10 @@ class _Process:
 
 _process = _Process()
 _process.begin()
+# To look up the name of a server, Python imports a codec. If another thread imports it during a fork, no thread of the child can
+# import it. So import it now.
+"".encode("idna")
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process.begin)
 
