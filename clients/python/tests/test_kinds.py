@@ -438,6 +438,27 @@ def test_a_coroutine_function_as_on_lost_runs_in_the_event_loop(client: redis.Re
     asyncio.run(main())
 
 
+def test_options_that_change_during_a_call_do_not_break_it(client: redis.Redis, scripted: Any) -> None:
+    lock: Any = None
+
+    def answer(words: list[bytes]) -> bytes:
+        lock.replicas = (1, 0.1)
+        return b"*3\r\n:7\r\n:1\r\n:30000\r\n"
+
+    lock = lockward.Lock(redis.Redis(port=scripted(answer).port), "a", auto_renewal=False)
+    assert lock.acquire()
+    locks = [lockward.Lock(client, "b"), lockward.Lock(client, "c")]
+    both, outcomes = lockward.MultiLock(locks, thread_local=False), []
+    with lockward.Lock(client, "c"):
+        threading.Thread(target=lambda: outcomes.append(both.acquire()), daemon=True).start()
+        eventually(lambda: waiters(client, "c"))
+        both.timeout, both.lease, both.owner, both.slots, both.name = 1, None, "job-7", 3, "d"
+        locks.clear()
+    eventually(lambda: outcomes == [True])
+    both.release()
+    assert not holders(client, "b") and not holders(client, "c")
+
+
 def test_a_slow_on_lost_callback_does_not_delay_other_callbacks(client: redis.Redis, server: Any) -> None:
     blocked, told = threading.Event(), threading.Event()
     with server.client() as own:

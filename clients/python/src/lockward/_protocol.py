@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
@@ -17,7 +18,7 @@ from redis.exceptions import AuthenticationError, LockError, ResponseError
 
 from ._runtime import SHORTEST, Turn
 from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
-from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, decoded, lease_end, millis
+from ._wire import DENIALS, FOREVER, Address, Broken, Command, NotSent, back_off, decoded, lease_end, millis, pack
 from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 L = TypeVar("L", bound=Any)
@@ -125,7 +126,7 @@ class Call:
             await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
             raise refused(error, requests[0].key) from error
-        except NETWORK_ERRORS as error:
+        except Broken as error:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
@@ -251,11 +252,19 @@ class Acquisition(Call):
     async def _give_back(self, error: BaseException | None = None) -> None:
         holding, requests = self._holding, []
         holding.holds, holding.is_over = self._holds - 1, self._holds == 1
+        is_owner_used_again = self.lock._owner is not None or self._holds > 1
         for tenure in holding.tenures:
             if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
                 command = ("LOCK.RELEASE", tenure.key, holding.owner, "HOLDS", self._holds - 1)
+                if tenure.link is not None and tenure.link.is_blocked:
+                    # The server replies on this connection only after the wait. So the release uses another connection. But the
+                    # server may read this connection later, so send a release here, too.
+                    with suppress(Broken):
+                        tenure.link.send(b"" if is_owner_used_again else pack([command]))
+                    tenure.link.close()
+                    tenure.link = None
                 requests.append(Request(tenure.key, command, link=tenure.link))
-        await self.give_up(requests, error, self.lock._owner is not None or self._holds > 1)
+        await self.give_up(requests, error, is_owner_used_again)
 
     async def _try(self, tenures: list[Tenure], patience: float | None = None) -> bool:
         requests = await self._request(tenures, self._holding.acquire_command, patience)
@@ -300,10 +309,10 @@ class Acquisition(Call):
                 return False
         holding.note_lease(tenure, request)
         holding.granted_at = request.sent
-        wanted, reached = (self.lock.replicas or (0, 0))[0], request.replies[-1]
-        if wanted and reached < wanted:
-            what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
-            raise lock_error(UnreplicatedError, what, tenure.key)
+        for (_, wanted, _), reached in zip(request.more, request.replies[1:]):
+            if reached < wanted:
+                what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
+                raise lock_error(UnreplicatedError, what, tenure.key)
         if monotonic() < tenure.deadline:
             return True
         if self._holds == 1:
@@ -353,7 +362,7 @@ async def release(lock: Any, interrupted: Holding | None = None) -> None:
         try:
             await call.wait_for(turn, call._patience)
         except BaseException as error:
-            if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
+            if not isinstance(error, (UnreachableError, GeneratorExit)):  # interrupted: release in the background
                 call.runtime.start(release(lock, holding))
             raise
         if holding.is_over:
