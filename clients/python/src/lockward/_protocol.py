@@ -17,9 +17,9 @@ from redis._parsers import BaseParser
 from redis.exceptions import AuthenticationError, LockError, ResponseError
 
 from ._runtime import SHORTEST, Turn
-from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
+from ._tenure import NOTHING, WRONG_KIND, Holding, Request, Tenure, kind_words
 from ._wire import DENIALS, FOREVER, Address, Broken, Command, NotSent, back_off, decoded, lease_end, millis, pack
-from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
+from .errors import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 L = TypeVar("L", bound=Any)
 #: The length of a slice in seconds. A long wait is a series of requests, and each request waits for one slice.
@@ -415,19 +415,21 @@ async def renew(lock: Any, verb: str, lease_of: Callable[..., float], needs_time
     holding = lock._current(verb)
     if needs_timeout and lock.timeout is None:
         raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", lock.name)
-    await _renew(holding, Call(lock), verb, {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures})
+    requests = [holding.renewal(tenure, millis(lease_of(holding, tenure))) for tenure in holding.tenures]
+    await _renew(holding, Call(lock), verb, requests)
     return True
 
 
-async def _renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
-    """Renew tenures with these leases, in milliseconds. By default, renew all tenures with the holding's lease."""
-    leases = leases or dict.fromkeys(holding.tenures, holding.lease)
-    requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
+async def _renew(holding: Holding, call: Call, verb: str, requests: list[Request] | None = None) -> None:
+    """Send renewals. By default, renew all tenures with the holding's lease."""
+    requests = requests or [holding.renewal(tenure, holding.lease) for tenure in holding.tenures]
     try:
         await call.ask(requests)
         for request in requests:
             if request.code in DENIALS or not holding.held:
                 raise call.lost(holding, verb, request.key, request.reply if request.code else None)
+            if request.code in WRONG_KIND and verb != "downgrade" and request.tenure.reject(request.kind, request):
+                return await _renew(holding, call, verb, [holding.renewal(r.tenure, r.lease) for r in requests])
             if request.code:
                 raise refused(request.reply, request.key)
             holding.note_lease(request.tenure, request)
@@ -443,11 +445,13 @@ async def downgrade(lock: Any, shared: bool, slots: int | None) -> None:
         weight = tenure.kind[-1] if "WEIGHT" in tenure.kind else None
         # The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
         asked = kind_words(False, _MOST_SLOTS, weight) if shared and weight else kind_words(shared, slots, weight)
-        tenure.former, tenure.kind = tenure.kind, asked  # later renewals name the new kind, even if no reply arrives
+        # Later renewals name the new kind, even if no reply arrives.
+        tenure.kind, tenure.other_kinds = asked, [tenure.kind, *tenure.other_kinds]
+        request = holding.renewal(tenure, holding.lease)
         try:
-            await _renew(holding, call, "downgrade", {tenure: holding.lease})
-        except LockError:
-            tenure.reject(asked)
+            await _renew(holding, call, "downgrade", [request])
+        except LockRefusedError:
+            tenure.reject(asked, request)
             raise
 
 
