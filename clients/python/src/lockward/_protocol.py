@@ -259,8 +259,9 @@ class Acquisition(Call):
                 if tenure.link is not None and tenure.link.is_blocked:
                     # The server replies on this connection only after the wait. So the release uses another connection. But the
                     # server may read this connection later, so send a release here, too.
-                    with suppress(Broken):
-                        tenure.link.send(b"" if is_owner_used_again else pack([command]))
+                    if not is_owner_used_again:
+                        with suppress(Broken):
+                            tenure.link.send(pack([command]))
                     tenure.link.close()
                     tenure.link = None
                 requests.append(Request(tenure.key, command, link=tenure.link))

@@ -142,6 +142,7 @@ class Runtime:
         """
         until, first = monotonic() + limit, requests[0]
         link = await self._link_to(node, requests, until)
+        was_left = link.unread > 0  # whether a caller has left before it had all replies
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             for request in requests:  # the leases may end earlier now, even without a reply
@@ -153,7 +154,7 @@ class Runtime:
             is_broken = isinstance(error, Broken)
             is_left = not (is_broken or isinstance(error, GeneratorExit) or first.is_cancelled)
             if is_left and link.unread > 0 and first.command[0] == "LOCK.ACQUIRE":
-                first.link, link.was_left, link.is_blocked = link, True, first.is_wait
+                first.link, link.is_blocked = link, first.is_wait
             else:
                 link.close()
                 # If a new connection fails, the server may still serve the older connections.
@@ -166,7 +167,7 @@ class Runtime:
         if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
             self._close_idle_to(link.node)  # a replica may keep the connections that it had as a primary
-        elif link.was_left:  # a signal may have left a part of a reply unread
+        elif was_left:  # a signal may have left a part of a reply unread
             link.close()
         else:
             self._keep_idle(link)

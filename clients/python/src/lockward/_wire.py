@@ -39,8 +39,7 @@ class LinkBase:
     def __init__(self, theirs: Any, node: Address | None) -> None:
         self._theirs, self.node, self._data, self.idle_since = theirs, node, bytearray(), 0.0
         self.unread = 0  # how many replies the caller has not read yet; -1 if a command may be incomplete
-        self.was_left = False  # whether a caller has left before it had all replies
-        self.is_blocked = False  # whether this caller has left a wait
+        self.is_blocked = False  # whether a caller has left a wait on this connection
         if node and hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
             theirs.connect = partial(theirs.connect_to, node)
         # Remove these values, so that redis-py does not send its name to the server.
