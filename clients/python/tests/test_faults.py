@@ -436,6 +436,43 @@ gc.collect()
     assert not ended.stdout and not ended.stderr
 
 
+#: The last lines of programs that hold a lock, while another thread waits for it and a third thread locks other keys.
+THREAD_ENDINGS = {
+    "the end of the program": "",
+    "an exception": "raise SystemExit(0)",
+    "the end of a child": """
+if child := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert not lock.held and not waiter.acquire(blocking=False)
+with lockward.Lock(own, "c") as other:
+    assert other.owned()
+""",
+}
+
+
+@pytest.mark.parametrize("ending", THREAD_ENDINGS)
+def test_a_program_with_threads_ends_without_messages(server: Any, client: redis.Redis, ending: str) -> None:
+    script = f"""
+import lockward, os, redis, threading
+own = redis.Redis(port={server.port}, protocol=2)
+lock, waiter = lockward.Lock(own, "a", lease=30), lockward.Lock(own, "a", thread_local=False)
+def work():
+    while True:
+        with lockward.Lock(own, "b"):
+            pass
+lock.acquire()
+for call in (waiter.acquire, work):
+    threading.Thread(target=call, daemon=True).start()
+while not own.execute_command("LOCK.INFO", "a")[9]:
+    pass
+{THREAD_ENDINGS[ending]}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert not ended.stdout and not ended.stderr
+
+
 @pytest.mark.parametrize("name", ["timeout", "lease", "hold_limit"])
 def test_an_infinite_lease_is_refused(module: Any, own: Any, name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} "):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -16,7 +17,7 @@ from conftest import InLoop, calls, eventually, eventually_in_loop, held_for, ho
 
 import lockward
 import lockward.asyncio
-from lockward import LockError, LockLostError, LockRefusedError, UnreachableError
+from lockward import LockError, LockLostError, LockRefusedError, UnreachableError, _tenure
 from lockward._runtime import Turn
 from lockward._wire import LinkBase
 
@@ -55,6 +56,129 @@ def test_of_two_downgrades_at_once_the_larger_one_counts(client: redis.Redis, mo
         lock.downgrade(slots=4)
     lock.renew()
     lock.release()
+
+
+class Downgrades:
+    """A server with one lock, which executes downgrades. It takes the replies to renewals that name SHARED from `replies`."""
+
+    def __init__(self) -> None:
+        self.kind: list[bytes] = []
+        self.replies: list[bytes] = []
+        self.named: list[list[bytes]] = []  # the kinds in the renewals
+        self.executes = True
+
+    def __call__(self, words: list[bytes]) -> bytes:
+        if words[0] == b"LOCK.ACQUIRE":
+            return b"*3\r\n:7\r\n:1\r\n:1500\r\n"
+        if words[0] != b"LOCK.RENEW":
+            return b":0\r\n"
+        kind = words[9:]
+        self.named.append(kind)
+        if kind == [b"SHARED"] and self.replies:
+            self.kind = kind if self.executes else self.kind
+            return self.replies.pop(0)
+        return b":7\r\n" if kind == self.kind else b"-LIMIT the owner has another limit\r\n"
+
+
+def test_after_two_downgrades_without_clear_replies_the_renewals_name_the_kind_that_the_server_has(
+    module: Any, scripted: Any
+) -> None:
+    server = Downgrades()
+    lock = module.Lock(module.connect(scripted(server).port), "a")
+    assert lock.acquire()
+    server.replies = [b"", b"-NOPERM no permission\r\n"]  # the first request is executed, but its connection is cut
+    with pytest.raises(LockRefusedError, match="NOPERM"):
+        lock.downgrade(shared=True)
+    with pytest.raises(LockRefusedError, match="LIMIT"):
+        lock.downgrade(slots=4)
+    lock.renew()  # also a renewal by the program finds the kind
+    assert server.named[-1] == [b"SHARED"]
+    named = len(server.named)
+    if module is lockward:
+        eventually(lambda: len(server.named) > named + 1)
+    else:
+        module.run(eventually_in_loop(lambda: len(server.named) > named + 1))
+    assert lock.held and server.named[named:] == [[b"SHARED"]] * len(server.named[named:])
+
+
+def test_no_renewal_names_the_kind_of_a_refused_downgrade(module: Any, scripted: Any) -> None:
+    """The server would execute it as a downgrade, although the program does not expect readers."""
+    server = Downgrades()
+    server.executes = False
+    lock = module.Lock(module.connect(scripted(server).port), "a")
+    assert lock.acquire()
+    server.replies = [b"-NOPERM no permission\r\n"]
+    with pytest.raises(LockRefusedError, match="NOPERM"):
+        lock.downgrade(shared=True)
+    named, server.kind = len(server.named), [b"SLOTS", b"2"]  # now the server refuses each renewal
+    with pytest.raises(LockRefusedError, match="LIMIT"):
+        lock.renew()
+    if module is lockward:
+        eventually(lambda: not lock.held)
+    else:
+        module.run(eventually_in_loop(lambda: not lock.held))
+    assert server.named[named:] == [[]] * len(server.named[named:])
+
+
+def test_no_renewal_names_the_kind_of_a_downgrade_that_was_not_sent(
+    scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Downgrades()
+    lock = lockward.Lock(redis.Redis(port=scripted(server).port), "a")
+    assert lock.acquire()
+
+    async def refuse(*_: Any) -> Any:
+        raise redis.AuthenticationError("wrong password")
+
+    with monkeypatch.context() as patch, pytest.raises(LockRefusedError, match="password"):
+        patch.setattr(lock._runtime, "_link_to", refuse)
+        lock.downgrade(shared=True)
+    lock.renew()
+    assert server.named == [[]]
+
+
+def test_a_handle_names_the_kind_that_the_server_has(module: Any, scripted: Any) -> None:
+    server = Downgrades()
+    own = module.connect(scripted(server).port)
+    lock = module.Lock(own, "a")
+    assert lock.acquire()
+    server.replies = [b"", b"-NOPERM no permission\r\n"]
+    with pytest.raises(LockRefusedError, match="NOPERM"):
+        lock.downgrade(shared=True)
+    resumed = module.Lock.resume(own, lock.handle(detach=True))
+    assert resumed.held and server.named[-1] == [b"SHARED"]
+
+
+def test_a_handle_after_a_partly_refused_downgrade_of_several_keys_names_the_kind_of_each_key(
+    module: Any, own: Any, client: redis.Redis
+) -> None:
+    both = module.MultiLock([module.Lock(own, "a", slots=2), module.Lock(own, "b", slots=8)], timeout=100)
+    assert both.acquire()
+    with pytest.raises(LockRefusedError, match="LIMIT"):
+        both.downgrade(slots=4)
+    for name in "ab":
+        others = [lockward.Lock(client, name, slots=slots, timeout=100) for slots in (4, 8)]
+        assert [other.acquire(blocking=False) for other in others] == [True, True]
+    resumed = module.Lock.resume(own, both.handle(detach=True))
+    assert resumed.held
+    resumed.release()
+
+
+@pytest.mark.parametrize("names", ["bad,busy,free", "free,busy,bad", "busy,bad,free"])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_several_keys_of_which_one_is_no_lock_are_refused_and_given_back(
+    module: Any, own: Any, client: redis.Redis, names: str, blocking: bool
+) -> None:
+    keys = [f"{number}{name}" for number, name in enumerate(names.split(","))]
+    for key in keys:
+        if "bad" in key:
+            client.set(key, "text")
+        elif "busy" in key:
+            assert lockward.Lock(client, key).acquire()
+    with pytest.raises(LockRefusedError, match=r"WRONGTYPE.*bad"):
+        module.MultiLock([module.Lock(own, key) for key in keys], blocking=blocking, blocking_timeout=20).acquire()
+    assert not [key for key in keys if "free" in key and holders(client, key)]
+    assert not [key for key in keys if "busy" in key and waiters(client, key)]
 
 
 def test_a_semaphore_has_permits(module: Any, own: Any) -> None:
@@ -261,6 +385,34 @@ def test_a_lock_is_lost_at_its_hold_limit(module: Any, own: Any) -> None:
     assert told.wait(20) and not lock.held
 
 
+def test_a_handle_keeps_the_hold_limit_while_it_travels(module: Any, own: Any) -> None:
+    lock, granted = module.Lock(own, "a", hold_limit=1.5), monotonic()
+    assert lock.acquire()
+    handle = lock.handle(detach=True)
+    eventually(lambda: monotonic() > granted + 0.8)
+    resumed = module.Lock.resume(own, handle)
+    if module is lockward:
+        eventually(lambda: not resumed.held)
+    else:
+        module.run(eventually_in_loop(lambda: not resumed.held))
+    assert granted + 1.3 < monotonic() < granted + 1.8
+
+
+def test_a_handle_never_lengthens_the_hold_limit(module: Any, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the other computer may be slow."""
+    lock = module.Lock(own, "a", hold_limit=0.5)
+    assert lock.acquire()
+    handle = lock.handle(detach=True)
+    slow = time.time() - 3600
+    monkeypatch.setattr(_tenure, "time", lambda: slow)
+    resumed, begun = module.Lock.resume(own, handle), monotonic()
+    if module is lockward:
+        eventually(lambda: not resumed.held)
+    else:
+        module.run(eventually_in_loop(lambda: not resumed.held))
+    assert monotonic() < begun + 0.7
+
+
 def test_a_reentry_lasts_no_longer_than_the_hold_limit(module: Any, own: Any, client: redis.Redis) -> None:
     lock = module.Lock(own, "a", timeout=100, hold_limit=100, reentrant=True, thread_local=False)
     assert lock.acquire()
@@ -436,6 +588,27 @@ def test_a_coroutine_function_as_on_lost_runs_in_the_event_loop(client: redis.Re
         await own.connection_pool.disconnect()
 
     asyncio.run(main())
+
+
+def test_options_that_change_during_a_call_do_not_break_it(client: redis.Redis, scripted: Any) -> None:
+    lock: Any = None
+
+    def answer(words: list[bytes]) -> bytes:
+        lock.replicas = (1, 0.1)
+        return b"*3\r\n:7\r\n:1\r\n:30000\r\n"
+
+    lock = lockward.Lock(redis.Redis(port=scripted(answer).port), "a", auto_renewal=False)
+    assert lock.acquire()
+    locks = [lockward.Lock(client, "b"), lockward.Lock(client, "c")]
+    both, outcomes = lockward.MultiLock(locks, thread_local=False), []
+    with lockward.Lock(client, "c"):
+        threading.Thread(target=lambda: outcomes.append(both.acquire()), daemon=True).start()
+        eventually(lambda: waiters(client, "c"))
+        both.timeout, both.lease, both.owner, both.slots, both.name = 1, None, "job-7", 3, "d"
+        locks.clear()
+    eventually(lambda: outcomes == [True])
+    both.release()
+    assert not holders(client, "b") and not holders(client, "c")
 
 
 def test_a_slow_on_lost_callback_does_not_delay_other_callbacks(client: redis.Redis, server: Any) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import linecache
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Callable
 
 import pytest
@@ -247,11 +250,133 @@ def test_a_release_does_not_overtake_the_acquisition_that_the_program_has_left(
     assert set(connections[b"LOCK.RELEASE"]) == {connection}
 
 
+class Alarm:
+    """Sends a signal to the main thread. The handler raises an error there."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __enter__(self) -> Alarm:
+        self._former = signal.signal(signal.SIGALRM, self._raise)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGALRM, self._former)
+
+    def _raise(self, *_: object) -> None:
+        raise self._error
+
+    def ring(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
+
+class LateSlice:
+    """Forwards requests to a server. It forwards the request of a wait, and all that follows it on this connection, after the
+    first release on another connection."""
+
+    def __init__(self, port: int) -> None:
+        self.has_slice, self.is_released, self.is_forwarded = threading.Event(), threading.Event(), threading.Event()
+        self.when_waiting: Callable[[], Any] = lambda: None
+        self._listener, self._server = socket.create_server(("127.0.0.1", 0)), port
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._server)) as server, suppress(OSError):
+            while request := client.recv(65536):
+                if b"BLOCK" in request:
+                    self.has_slice.set()
+                    self.when_waiting()
+                    while more := client.recv(65536):
+                        request += more
+                    assert self.is_released.wait(20)
+                    server.sendall(request)
+                    server.recv(65536)
+                    self.is_forwarded.set()
+                    return
+                server.sendall(request)
+                client.sendall(server.recv(65536))
+                if b"LOCK.RELEASE" in request:
+                    self.is_released.set()
+
+
+@pytest.mark.parametrize("name", [None, "job-7"])
+def test_a_wait_that_the_server_reads_after_its_release_leaves_no_lock(
+    module: Any, client: redis.Redis, server: Any, name: Any
+) -> None:
+    """The server may read its connections in any order. The lock of a named owner ends with its short lease."""
+    busy, late = lockward.Lock(client, "a", thread_local=False), LateSlice(server.port)
+    assert busy.acquire()
+    lock = module.Lock(module.connect(late.port), "a", lease=60, owner=name)
+    if module is lockward:
+        with Alarm(KeyboardInterrupt()) as alarm:
+            late.when_waiting = lambda: (busy.release(), alarm.ring())
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+    else:
+
+        async def cancel() -> None:
+            acquiring = asyncio.ensure_future(lock._found.acquire())
+            await eventually_in_loop(late.has_slice.is_set)
+            busy.release()
+            acquiring.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acquiring
+            await eventually_in_loop(late.is_forwarded.is_set)
+
+        module.run(cancel())
+    assert late.is_forwarded.wait(20)
+    forwarded = monotonic()
+    eventually(lambda: not holders(client, "a"))
+    assert name or monotonic() < forwarded + 1.5, "the lock stays held until its lease ends"
+    late.close()
+
+
+#: Errors that a signal handler may raise. Sockets and redis-py raise them, too.
+ALARMS = [TimeoutError, ConnectionError, OSError, ValueError, redis.TimeoutError, redis.ConnectionError]
+
+
+@pytest.mark.parametrize("error", ALARMS)
+@pytest.mark.parametrize("silent", [b"LOCK.ACQUIRE", b"BLOCK", b"LOCK.RELEASE", b"LOCK.RENEW", b"LOCK.GUARD"])
+def test_the_error_of_a_signal_handler_reaches_the_program(
+    scripted: Any, silent: bytes, error: type[Exception]
+) -> None:
+    asked, is_over, alarm = threading.Event(), threading.Event(), Alarm(error("alarm"))
+
+    def answer(words: list[bytes]) -> bytes:
+        if silent in words:
+            if not asked.is_set():
+                asked.set()
+                alarm.ring()
+            is_over.wait(20)
+        return b"*-1\r\n" if silent == b"BLOCK" else b"*3\r\n:7\r\n:1\r\n:60000\r\n"
+
+    lock = lockward.Lock(redis.Redis(port=scripted(answer).port), "a", patience=3, lease=60)
+    calls = {b"LOCK.RELEASE": lock.release, b"LOCK.RENEW": lock.renew, b"LOCK.GUARD": partial(lock.guarded, "PING")}
+    if silent in calls:
+        assert lock.acquire()
+    with alarm:
+        begun = monotonic()
+        with pytest.raises(error, match=r"^alarm$"):
+            calls.get(silent, lock.acquire)()
+    assert asked.is_set() and monotonic() < begun + 1.5
+    is_over.set()
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # the call has not begun
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("name", [None, "job-7"])
 @pytest.mark.parametrize("call", ["acquire", "release", "try several keys"])
 def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_hold(
-    client: redis.Redis, call: str, name: Any
+    client: redis.Redis, call: str, name: Any, error: type[BaseException]
 ) -> None:
     """A signal may come at any line. The test skips lines that begin with `with`: Python traces such a line again when its
     block ends, but handles no signal there."""
@@ -268,7 +393,7 @@ def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_ho
                 self.left -= 1
                 if not self.left:
                     sys.settrace(None)
-                    raise KeyboardInterrupt
+                    raise error("interrupted")
             return self
 
     busy = lockward.Lock(client, "~busy", lease=60)
@@ -283,8 +408,12 @@ def test_an_interruption_at_any_line_leaves_no_lock_that_the_program_does_not_ho
             locks = [lockward.Lock(client, key), lockward.Lock(client, "~busy")]
             lock = lockward.MultiLock(locks, lease=60, owner=name, blocking=False)
         sys.settrace(interruption)
-        with suppress(KeyboardInterrupt):
+        try:
             getattr(lock, "release" if call == "release" else "acquire")()
+        except error as raised:
+            assert str(raised) == "interrupted"
+        else:
+            assert interruption.left > 0, f"the interruption at line {after} is swallowed"
         sys.settrace(None)
         eventually(lambda lock=lock, key=key: lock.held == bool(holders(client, key)))
         if interruption.left > 0:

@@ -476,6 +476,28 @@ def test_forked_processes_have_different_owners(client: redis.Redis) -> None:
         process.join()
 
 
+def test_the_child_of_a_fork_can_connect_although_another_thread_was_connecting(server: Any) -> None:
+    """To find an address, Python imports a module when it does so first. In the child nobody unlocks this import."""
+    script = f"""
+import importlib._bootstrap as imports, lockward, os, redis, threading
+is_locked = threading.Event()
+def connect():
+    with imports._ModuleLockManager("encodings.idna"):
+        is_locked.set()
+        threading.Event().wait()
+threading.Thread(target=connect, daemon=True).start()
+is_locked.wait()
+if child := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for _ in range(3):  # these threads get the numbers of the parent's threads, so that the next thread does not unlock the import
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+with lockward.Lock(redis.Redis(port={server.port}), "a", patience=1) as lock:
+    assert lock.owned()
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
 def test_clients_of_other_libraries_are_refused(client: redis.Redis, server: Any) -> None:
     with pytest.raises(TypeError, match="must be used with lockward"):
         Lock(redis.asyncio.Redis(port=server.port), "a")

@@ -379,11 +379,10 @@ class LockBase(Generic[E, B, N]):
     def resume(cls, redis: Any, handle: str, **options: Any) -> Any:
         """Continue a tenure, with the result of ``handle()`` in any process. LockLostError if the tenure is over."""
         refuse(options, **dict.fromkeys(_OF_A_HANDLE, "the handle decides this"))
-        timeout, named, left, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
+        timeout, named, end, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
         lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
-        end = FOREVER if left is None else monotonic() + left
         holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
         return lock._run(protocol.resume(lock, holding))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
@@ -16,9 +17,9 @@ from redis._parsers import BaseParser
 from redis.exceptions import AuthenticationError, LockError, ResponseError
 
 from ._runtime import SHORTEST, Turn
-from ._tenure import NOTHING, Holding, Request, Tenure, kind_words
-from ._wire import DENIALS, FOREVER, NETWORK_ERRORS, Address, Command, NotSent, back_off, decoded, lease_end, millis
-from .errors import LockLostError, UnreachableError, UnreplicatedError, lock_error, lost, refused
+from ._tenure import NOTHING, WRONG_KIND, Holding, Request, Tenure, kind_words
+from ._wire import DENIALS, FOREVER, Address, Broken, Command, NotSent, back_off, decoded, lease_end, millis, pack
+from .errors import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError, lock_error, lost, refused
 
 L = TypeVar("L", bound=Any)
 #: The length of a slice in seconds. A long wait is a series of requests, and each request waits for one slice.
@@ -125,7 +126,7 @@ class Call:
             await self.runtime.send(node, requests, limit)
         except (AuthenticationError, ResponseError) as error:  # the server has refused to open a connection
             raise refused(error, requests[0].key) from error
-        except NETWORK_ERRORS as error:
+        except Broken as error:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             failure = error
@@ -251,11 +252,20 @@ class Acquisition(Call):
     async def _give_back(self, error: BaseException | None = None) -> None:
         holding, requests = self._holding, []
         holding.holds, holding.is_over = self._holds - 1, self._holds == 1
+        is_owner_used_again = self.lock._owner is not None or self._holds > 1
         for tenure in holding.tenures:
             if tenure.is_pending or any(request.may_be_granted for request in tenure.requests):
                 command = ("LOCK.RELEASE", tenure.key, holding.owner, "HOLDS", self._holds - 1)
+                if tenure.link is not None and tenure.link.is_blocked:
+                    # The server replies on this connection only after the wait. So the release uses another connection. But the
+                    # server may read this connection later, so send a release here, too.
+                    if not is_owner_used_again:
+                        with suppress(Broken):
+                            tenure.link.send(pack([command]))
+                    tenure.link.close()
+                    tenure.link = None
                 requests.append(Request(tenure.key, command, link=tenure.link))
-        await self.give_up(requests, error, self.lock._owner is not None or self._holds > 1)
+        await self.give_up(requests, error, is_owner_used_again)
 
     async def _try(self, tenures: list[Tenure], patience: float | None = None) -> bool:
         requests = await self._request(tenures, self._holding.acquire_command, patience)
@@ -300,10 +310,10 @@ class Acquisition(Call):
                 return False
         holding.note_lease(tenure, request)
         holding.granted_at = request.sent
-        wanted, reached = (self.lock.replicas or (0, 0))[0], request.replies[-1]
-        if wanted and reached < wanted:
-            what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
-            raise lock_error(UnreplicatedError, what, tenure.key)
+        for (_, wanted, _), reached in zip(request.more, request.replies[1:]):
+            if reached < wanted:
+                what = f"{reached} of {wanted} replicas have confirmed the grant in time, so it was given back"
+                raise lock_error(UnreplicatedError, what, tenure.key)
         if monotonic() < tenure.deadline:
             return True
         if self._holds == 1:
@@ -353,7 +363,7 @@ async def release(lock: Any, interrupted: Holding | None = None) -> None:
         try:
             await call.wait_for(turn, call._patience)
         except BaseException as error:
-            if not isinstance(error, (Exception, GeneratorExit)):  # interrupted: release in the background
+            if not isinstance(error, (UnreachableError, GeneratorExit)):  # interrupted: release in the background
                 call.runtime.start(release(lock, holding))
             raise
         if holding.is_over:
@@ -406,19 +416,21 @@ async def renew(lock: Any, verb: str, lease_of: Callable[..., float], needs_time
     holding = lock._current(verb)
     if needs_timeout and lock.timeout is None:
         raise lock_error(LockError, f"Cannot {verb} a lock with no timeout", lock.name)
-    await _renew(holding, Call(lock), verb, {tenure: millis(lease_of(holding, tenure)) for tenure in holding.tenures})
+    requests = [holding.renewal(tenure, millis(lease_of(holding, tenure))) for tenure in holding.tenures]
+    await _renew(holding, Call(lock), verb, requests)
     return True
 
 
-async def _renew(holding: Holding, call: Call, verb: str, leases: dict[Tenure, int] | None = None) -> None:
-    """Renew tenures with these leases, in milliseconds. By default, renew all tenures with the holding's lease."""
-    leases = leases or dict.fromkeys(holding.tenures, holding.lease)
-    requests = [holding.renewal(tenure, lease) for tenure, lease in leases.items()]
+async def _renew(holding: Holding, call: Call, verb: str, requests: list[Request] | None = None) -> None:
+    """Send renewals. By default, renew all tenures with the holding's lease."""
+    requests = requests or [holding.renewal(tenure, holding.lease) for tenure in holding.tenures]
     try:
         await call.ask(requests)
         for request in requests:
             if request.code in DENIALS or not holding.held:
                 raise call.lost(holding, verb, request.key, request.reply if request.code else None)
+            if request.code in WRONG_KIND and verb != "downgrade" and request.tenure.reject(request.kind, request):
+                return await _renew(holding, call, verb, [holding.renewal(r.tenure, r.lease) for r in requests])
             if request.code:
                 raise refused(request.reply, request.key)
             holding.note_lease(request.tenure, request)
@@ -434,11 +446,13 @@ async def downgrade(lock: Any, shared: bool, slots: int | None) -> None:
         weight = tenure.kind[-1] if "WEIGHT" in tenure.kind else None
         # The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
         asked = kind_words(False, _MOST_SLOTS, weight) if shared and weight else kind_words(shared, slots, weight)
-        tenure.former, tenure.kind = tenure.kind, asked  # later renewals name the new kind, even if no reply arrives
+        # Later renewals name the new kind, even if no reply arrives.
+        tenure.kind, tenure.other_kinds = asked, [tenure.kind, *tenure.other_kinds]
+        request = holding.renewal(tenure, holding.lease)
         try:
-            await _renew(holding, call, "downgrade", {tenure: holding.lease})
-        except LockError:
-            tenure.reject(asked)
+            await _renew(holding, call, "downgrade", [request])
+        except LockRefusedError:
+            tenure.reject(asked, request)
             raise
 
 

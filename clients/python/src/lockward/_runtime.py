@@ -16,11 +16,11 @@ from itertools import count, islice
 from time import monotonic
 from typing import Any, Callable, ClassVar, TypeVar
 
-from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError
 
 from ._servers import Cluster, Sentinels, Server
 from ._tenure import ENDED_WAIT, TRANSIENT, Holding, Request
-from ._wire import FOREVER, NETWORK_ERRORS, Address, Command, LinkBase, NotSent, error_code, millis
+from ._wire import FOREVER, Address, Broken, Command, LinkBase, NotSent, error_code, millis
 
 logger = logging.getLogger("lockward")
 
@@ -90,16 +90,13 @@ class Runtime:
     async def wait_for(self, event: Any, limit: float) -> None:
         """Wait until the event is set, or until the time is over."""
 
+    async def wait(self, started: Any, limit: float) -> None:
+        """Wait until the started work is done, or until the time is over."""
+
     # What threads and asyncio have in common.
 
     async def sleep(self, seconds: float) -> None:
         await self.wait_for(self.event(), seconds)
-
-    async def wait(self, started: Any, limit: float) -> None:
-        """Wait until the started work is done, or until the time is over."""
-        done = self.event()
-        started.add_done_callback(lambda _: done.set())
-        await self.wait_for(done, limit)
 
     def call_on_lost(self, lock: Any) -> None:
         """Call the callback where it delays no other work, and log its errors.
@@ -145,6 +142,7 @@ class Runtime:
         """
         until, first = monotonic() + limit, requests[0]
         link = await self._link_to(node, requests, until)
+        was_left = link.unread > 0  # whether a caller has left before it had all replies
         try:
             commands = [command for request in requests for command in (*asking, request.begin())]
             for request in requests:  # the leases may end earlier now, even without a reply
@@ -153,10 +151,10 @@ class Runtime:
             # One WAIT serves all keys, because each WAIT may last for the whole time.
             replies = await link.converse([*commands, *first.more], until)
         except BaseException as error:
-            is_broken = isinstance(error, NETWORK_ERRORS)
-            is_left = not (is_broken or isinstance(error, GeneratorExit) or first.is_cancelled or first.is_wait)
+            is_broken = isinstance(error, Broken)
+            is_left = not (is_broken or isinstance(error, GeneratorExit) or first.is_cancelled)
             if is_left and link.unread > 0 and first.command[0] == "LOCK.ACQUIRE":
-                first.link, link.was_left = link, True
+                first.link, link.is_blocked = link, first.is_wait
             else:
                 link.close()
                 # If a new connection fails, the server may still serve the older connections.
@@ -169,7 +167,7 @@ class Runtime:
         if any(request.code in ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING") for request in requests):
             link.close()
             self._close_idle_to(link.node)  # a replica may keep the connections that it had as a primary
-        elif link.was_left:  # a signal may have left a part of a reply unread
+        elif was_left:  # a signal may have left a part of a reply unread
             link.close()
         else:
             self._keep_idle(link)
@@ -188,11 +186,7 @@ class Runtime:
         try:
             # A wait leaves one idle connection for the renewals, because a full server accepts no new connection.
             return self._take_idle(node, int(requests[0].is_wait)) or await self.servers.connect(node, until)
-        except NETWORK_ERRORS as error:
-            raise error if isinstance(error, AuthenticationError) else NotSent(str(error)) from error
-        except ResponseError as error:  # redis-py removes some codes from the text of the error
-            if (getattr(error, "status_code", None) or error_code(error)) not in TRANSIENT | ENDED_WAIT:
-                raise
+        except Broken as error:
             raise NotSent(str(error)) from error
 
     async def connect(self, pool: Any, until: float, node: Address | None = None) -> LinkBase:
@@ -213,8 +207,9 @@ class Runtime:
         try:
             await self.wait(opening, limit)
             if not opening.done():
-                raise TimeoutError("no connection in time")
-            opening.result()
+                raise NotSent("no connection in time")
+            if (error := opening.exception()) is not None:
+                raise not_sent(error)
             theirs.redis_connect_func = None  # a method of the client would keep the client alive
         except BaseException:
             with suppress(RuntimeError):  # the event loop has closed
@@ -372,6 +367,14 @@ class Runtime:
                 request.end()
 
 
+def not_sent(error: BaseException) -> BaseException:
+    """What redis-py's error means, if redis-py could not open a connection."""
+    is_broken = isinstance(error, (ConnectionError, TimeoutError, OSError))
+    if isinstance(error, ResponseError):  # redis-py removes some codes from the text of the error
+        is_broken = (getattr(error, "status_code", None) or error_code(error)) in TRANSIENT | ENDED_WAIT
+    return NotSent(str(error)) if is_broken and not isinstance(error, AuthenticationError) else error
+
+
 def start_thread(name: str, run: Callable[..., object], *arguments: Any) -> None:
     """Start a daemon thread. RuntimeError if the program is ending, or if there are too many threads."""
     if sys.is_finalizing():  # before Python 3.12, `Thread.start` would wait forever
@@ -443,6 +446,10 @@ class _Process:
         self.runtimes: weakref.WeakKeyDictionary[Any, dict[Any, Runtime]] = weakref.WeakKeyDictionary()
         self.name, self.numbers = uuid.uuid4(), count(1)
 
+
+# To look up the name of a server, Python imports a codec. If another thread imports it during a fork, no thread of the child can
+# import it. So import it now.
+"".encode("idna")
 
 _process = _Process()
 _process.begin()

@@ -9,9 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.crc import key_slot
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ResponseError
 
-from ._wire import FOREVER, Address, LinkBase
+from ._wire import FOREVER, Address, LinkBase, NotSent
 
 if TYPE_CHECKING:
     from ._runtime import Runtime
@@ -32,7 +32,7 @@ class Server:
     def client(self) -> Any:
         client = self._client()
         if client is None:
-            raise ConnectionError("the client has been dropped")
+            raise NotSent("the client has been dropped")
         return client
 
     def node_of(self, key: bytes, attempt: int = 0) -> Address | None:
@@ -81,7 +81,7 @@ class Cluster(Server):
             if code == "MOVED":
                 self._moved[int(slot)] = host, int(port)
         except ValueError as error:
-            raise ConnectionError(f"a redirection that names no node: {reply}") from error
+            raise NotSent(f"a redirection that names no node: {reply}") from error
         return host, int(port)
 
     async def connect(self, node: Address | None, until: float) -> LinkBase:
@@ -91,7 +91,7 @@ class Cluster(Server):
             # client, so load the map here.
             if self._loading is None or self._loading.done():
                 self._loading = self.runtime.start(client.initialize())
-            raise ConnectionError("no cluster node is known yet")
+            raise NotSent("no cluster node is known yet")
         known = next(iter(client.nodes_manager.nodes_cache.values()))
         pool = known if hasattr(known, "connection_class") else client.get_redis_connection(known).connection_pool
         return await self.runtime.connect(pool, until, node)
@@ -117,12 +117,12 @@ class Sentinels(Server):
         while self._heard < asked and monotonic() < limit:
             await self.runtime.sleep(0.002)
         if self._primary is None:
-            raise ConnectionError("no Sentinel answers")
+            raise NotSent("no Sentinel answers")
         link = await self.runtime.connect(self.client().connection_pool, until, self._primary)
         try:
             [role] = await link.converse([("ROLE",)], until)  # the server may refuse this command to the user
             if not isinstance(role, ResponseError) and not (isinstance(role, list) and role[:1] == [b"master"]):
-                raise ConnectionError("the server is not the primary")
+                raise NotSent("the server is not the primary")
         except BaseException:
             link.close()
             raise

@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
 from ._runtime import WATCHER, Runtime, finish, start_thread
-from ._wire import LinkBase
+from ._wire import Broken, LinkBase
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Lock")
@@ -28,12 +28,21 @@ class Link(LinkBase):
             self._poll.register(self._socket, select.POLLRDHUP)
 
     def send(self, data: bytes) -> None:
-        self._socket.settimeout(max(0.001, self._until - monotonic()))
-        self._socket.sendall(data)
+        self._call(self._socket.sendall, data)
 
     async def receive(self) -> bytes:
+        return self._call(self._socket.recv, 65536)
+
+    def _call(self, method: Callable[[Any], Any], argument: Any) -> Any:
         self._socket.settimeout(max(0.001, self._until - monotonic()))
-        return self._socket.recv(65536)
+        try:
+            return method(argument)
+        except OSError as error:
+            # A signal handler of the program may raise such an error, too: for example, TimeoutError when an alarm comes. But an
+            # error of the socket has a number, or it comes at the time limit.
+            if error.errno is None and monotonic() < self._until - 0.01:
+                raise
+            raise Broken(str(error)) from error
 
     def is_cut(self) -> bool:
         return bool(self._poll.poll(0)) if self._poll is not None else False
@@ -67,6 +76,9 @@ class ThreadRuntime(Runtime):
 
     async def wait_for(self, event: threading.Event, limit: float) -> None:
         event.wait(limit)
+
+    async def wait(self, started: futures.Future[Any], limit: float) -> None:
+        futures.wait([started], limit)
 
 
 class Lock(LockBase[threading.Event, bool, None]):

@@ -17,7 +17,7 @@ from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Callable
 
 from redis.exceptions import ResponseError
@@ -30,6 +30,8 @@ TRANSIENT = {"MOVED", "ASK", "LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MAST
 #: After these errors the client repeats each request except a guarded command. If a guarded command runs a script, the script
 #: itself may have replied with the error.
 ENDED_WAIT = {"TRYAGAIN", "UNBLOCKED", "SUPERSEDED", "NOREPLICAS"}
+#: The replies to a renewal that names a kind which the tenure does not have.
+WRONG_KIND = {"LIMIT", "ERR"}
 _LONGEST_LEASE = re.compile(r"invalid expire time .*: at most (\d+) ")
 
 
@@ -44,16 +46,21 @@ class Tenure:
     failures: int = 0  # the number of failed renewals since the last success
     requests: list[Request] = field(default_factory=list)  # the requests in progress that set the lease
     link: Any = None  # see `Request.link`
-    former: Command | None = None  # the kind before the last downgrade; after a refused downgrade, the refused kind
+    #: The kinds that the server may have instead, if a reply to a downgrade was lost. The client tries them in this order.
+    other_kinds: list[Command] = field(default_factory=list)
 
-    def reject(self, kind: Command) -> None:
-        """The server refuses this kind. So name the other kind from now on.
+    def reject(self, kind: Command, request: Request) -> bool:
+        """Note that the server has refused a request that names this kind. Return whether the renewals now name another kind.
 
-        This happens in two cases: the server refuses a downgrade whose first reply was lost, or it has executed the first
-        request of a downgrade and refused a repeat.
+        The server has the kind only if it has executed an earlier attempt. After WRONG_KIND it does not have the kind.
         """
-        if self.former is not None and self.kind == kind:
-            self.kind, self.former = self.former, self.kind
+        kinds = [self.kind, *self.other_kinds]
+        if len(kinds) > 1 and kind in kinds:
+            kinds.remove(kind)
+            if request.lost_replies and request.code not in WRONG_KIND:
+                kinds.append(kind)
+            self.kind, *self.other_kinds = kinds
+        return self.kind != kind
 
 
 @dataclass(eq=False)
@@ -142,6 +149,11 @@ class Request:
         return bool(self.lost_replies) or (self.reply is not None and not self.code)
 
     @property
+    def kind(self) -> Command:
+        """The kind that a renewal has named: see `Holding.renew_command`."""
+        return self.command[9:]
+
+    @property
     def reply(self) -> Any:
         """The reply to the first command. Also None if no reply has arrived."""
         return self.replies[0] if self.replies else None
@@ -214,6 +226,8 @@ class Holding:
         is_reentry = request.command[0] == "LOCK.ACQUIRE" and tenure.deadline < FOREVER
         end = lease_end(request.sent, min(filter(None, [request.lease, *request.leases])))
         tenure.deadline, tenure.failures = max(end, tenure.deadline) if is_reentry else end, 0
+        if request.command[0] == "LOCK.RENEW" and request.kind == tenure.kind:
+            tenure.other_kinds = []
         self.schedule(tenure)
 
     def note_renewal(self, tenure: Tenure, request: Request) -> bool:
@@ -223,17 +237,18 @@ class Holding:
         elif self.is_renewed and request.shorten():
             tenure.renew_at = 0.0
         else:
-            if request.code in ("LIMIT", "ERR"):
-                tenure.reject(request.command[9:])  # the kind: see `renew_command`
+            if request.code in WRONG_KIND:
+                tenure.reject(request.kind, request)
             tenure.renew_at = monotonic() + min(back_off(tenure.failures), self.lease / 6000)
             tenure.failures += 1
         return request.code in DENIALS
 
     def pack(self, timeout: float | None, owner: bytes | None) -> str:
         """A handle with which another process can continue the tenures. ``owner`` is the owner that the program has named."""
-        left = None if self.end == FOREVER else self.end - monotonic()
-        keys = [(tenure.key, tenure.kind, tenure.token) for tenure in self.tenures]
-        parts = (4, timeout, owner, left, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
+        left = self.end - monotonic()
+        end = None if self.end == FOREVER else (left, time() + left)
+        keys = [(tenure.key, tenure.kind, tenure.token, tenure.other_kinds) for tenure in self.tenures]
+        parts = (5, timeout, owner, end, keys, self.owner, self.lease, self.local_token, self.is_renewed, self.holds)
         return base64.urlsafe_b64encode(repr(parts).encode()).decode()
 
 
@@ -250,10 +265,13 @@ def kind_words(shared: bool, slots: int | None, weight: int | None = None) -> Co
 def unpack(handle: str) -> list[Any]:
     """The values in a handle, with a Tenure for each key. ValueError if the text is not a handle."""
     try:
-        version, timeout, owner, left, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
-        if version != 4:
+        version, timeout, owner, end, keys, *parts = ast.literal_eval(base64.urlsafe_b64decode(handle).decode())
+        if version != 5:
             raise ValueError("another version")
-        return [timeout, owner, left, [Tenure(*each) for each in keys], *parts]
+        # The handle may have travelled for some time. If the clocks of the two computers differ, the hold limit does not grow.
+        left = FOREVER if end is None else min(end[0], end[1] - time())
+        tenures = [Tenure(key, kind, token, other_kinds=others) for key, kind, token, others in keys]
+        return [timeout, owner, monotonic() + left, tenures, *parts]
     except (ValueError, SyntaxError, TypeError) as error:
         raise ValueError("this is not a handle of a lock") from error
 

@@ -15,10 +15,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Callable
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError
 
-#: The errors of a broken connection, in contrast to error replies.
-NETWORK_ERRORS = (ConnectionError, TimeoutError, OSError)
 #: Errors which mean that the owner does not hold the lock any more. WRONGTYPE means that the key was overwritten.
 DENIALS = {"NOTHELD", "HOLDS", "WRONGTYPE"}
 FOREVER = float("inf")
@@ -27,7 +25,11 @@ Command = tuple[Any, ...]
 Address = tuple[str, int]
 
 
-class NotSent(ConnectionError):
+class Broken(ConnectionError):
+    """A connection is broken, or no reply has come in time. A signal handler of the program never raises this error."""
+
+
+class NotSent(Broken):
     """No connection could be opened, or the server has refused it. So the server has not executed the commands."""
 
 
@@ -37,7 +39,7 @@ class LinkBase:
     def __init__(self, theirs: Any, node: Address | None) -> None:
         self._theirs, self.node, self._data, self.idle_since = theirs, node, bytearray(), 0.0
         self.unread = 0  # how many replies the caller has not read yet; -1 if a command may be incomplete
-        self.was_left = False  # whether a caller has left before it had all replies
+        self.is_blocked = False  # whether a caller has left a wait on this connection
         if node and hasattr(theirs, "connect_to"):  # redis-py's own `connect` would ask the Sentinels for the address
             theirs.connect = partial(theirs.connect_to, node)
         # Remove these values, so that redis-py does not send its name to the server.
@@ -68,8 +70,8 @@ class LinkBase:
         self.unread = earlier + len(commands)
         try:
             return [await self._next() for _ in range(self.unread)][earlier:]
-        except (ValueError, RecursionError) as error:
-            raise ConnectionError(f"a reply that is not RESP2: {error}") from error
+        except RecursionError as error:
+            raise Broken("a reply that is nested too deeply") from error
 
     async def _next(self) -> Any:
         self._at = 0
@@ -84,20 +86,20 @@ class LinkBase:
         kind, rest = self._data[self._at], bytes(self._data[self._at + 1 : end])
         self._at = end + 2
         if kind == ord(":"):
-            return int(rest)
+            return number(rest)
         if kind == ord("+"):
             return rest
         if kind == ord("-"):
             if rest.startswith(b"ERR max number of clients"):  # the server then closes the connection
                 raise NotSent(rest.decode())
             return ResponseError(rest.decode(errors="replace"))
-        length = int(rest)
+        length = number(rest)
         if length < 0:
             return None
         if kind == ord("*"):
             return [await self._reply() for _ in range(length)]
         if kind != ord("$"):
-            raise ValueError("an unknown type")
+            raise Broken("a reply of an unknown type")
         start, self._at = self._at, self._at + length + 2
         while len(self._data) < self._at:
             await self._receive()
@@ -105,10 +107,10 @@ class LinkBase:
 
     async def _receive(self) -> None:
         if monotonic() >= self._until:  # a server could send data without end
-            raise TimeoutError("no reply in time")
+            raise Broken("no reply in time")
         data = await self.receive()
         if not data:
-            raise ConnectionError("the server has closed the connection")
+            raise Broken("the server has closed the connection")
         self._data += data
 
 
@@ -120,6 +122,13 @@ def pack(commands: Iterable[Command]) -> bytes:
             data = argument if type(argument) is bytes else str(argument).encode()
             parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
+
+
+def number(digits: bytes) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:
+        raise Broken(f"a reply that is not RESP2: {error}") from error
 
 
 def error_code(reply: Any) -> str:

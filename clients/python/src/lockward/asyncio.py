@@ -10,12 +10,10 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar, cast
 
-from redis.exceptions import TimeoutError
-
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
 from ._runtime import Runtime
-from ._wire import LinkBase
+from ._wire import Broken, LinkBase
 from .errors import lost
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
@@ -45,10 +43,12 @@ class Link(LinkBase):
         timer = asyncio.get_running_loop().call_later(self._until - monotonic(), self.close)
         try:
             data: bytes = await self._reader.read(65536)
+        except OSError as error:
+            raise Broken(str(error)) from error
         finally:
             timer.cancel()
         if not data and monotonic() >= self._until:
-            raise TimeoutError("no reply in time")
+            raise Broken("no reply in time")
         return data
 
     def is_cut(self) -> bool:
@@ -83,6 +83,9 @@ class TaskRuntime(Runtime):
             await event.wait()
         finally:
             timer.cancel()
+
+    async def wait(self, started: asyncio.Future[Any], limit: float) -> None:
+        await asyncio.wait({started}, timeout=limit)
 
 
 class Lock(LockBase[asyncio.Event, Awaitable[bool], Awaitable[None]]):
