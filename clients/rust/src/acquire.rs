@@ -278,10 +278,11 @@ impl<'a> Acquire<'a> {
                 }
                 asked => asked?,
             };
-            let is_busy = |position: &usize| replies.get(*position) == Some(&Value::Nil);
-            let busy = (0..names.len()).find(is_busy);
-            let left = (0..names.len()).filter(|position| !is_busy(position) || !is_last);
-            self.left = left.filter_map(|position| names.get(position).cloned()).collect();
+            let outcomes = || names.iter().zip(&replies);
+            let is_busy = |(_, reply): &(&Arc<OwnedKey>, &Value)| **reply == Value::Nil;
+            let busy = outcomes().find(is_busy).map(|(name, _)| name.shown());
+            let left = outcomes().filter(|outcome| !is_last || !is_busy(outcome));
+            self.left = left.map(|(name, _)| Arc::clone(name)).collect();
             let is_over = only_tries || self.is_late() || (waits && is_last && busy.is_some());
             if busy.is_none() {
                 let granted = replies.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -293,7 +294,7 @@ impl<'a> Acquire<'a> {
                 }
             }
             if is_over {
-                return Err(Error::Busy { key: self.request.shown(busy.unwrap_or_default()) });
+                return Err(Error::Busy { key: busy.unwrap_or_else(|| self.request.shown(0)) });
             }
             // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.patience = FAR_FUTURE;
