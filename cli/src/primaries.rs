@@ -137,8 +137,8 @@ impl Servers {
         found.into_iter().map(|info| Server::new(info, self.patience)).collect()
     }
 
-    /// Keeps a thread that runs `run` at each of these primaries, and at each server that becomes a primary later. The flag
-    /// tells `run` to return when its server is no primary any more. While no primary is found, calls `failed`.
+    /// Keeps a thread that runs `run` at each of these primaries, and at each server that becomes a primary later. The
+    /// flag tells `run` to return when its server is no primary any more. While no primary is found, calls `failed`.
     pub(crate) fn at_each_primary(
         &self,
         mut primaries: Vec<Server>,

@@ -1,5 +1,5 @@
-//! The threads that poll the primaries. Each primary has its own thread, so a primary that does not answer delays only the
-//! data of its own locks.
+//! The threads that poll the primaries. Each primary has its own thread, so a primary that does not answer delays only
+//! the data of its own locks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

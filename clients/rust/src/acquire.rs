@@ -195,8 +195,8 @@ impl Lock {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
-    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock is shared, has slots or
-    /// has a wait limit.
+    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock is shared, has slots
+    /// or has a wait limit.
     pub async fn lead<F: Future>(self, mut work: impl FnMut(Arc<Guard>) -> F) -> Result<F::Output, Error> {
         if self.kind != Kind::default() || self.wait < FAR_FUTURE {
             return Err(Error::invalid("leadership is exclusive, and a candidate waits without limit"));
@@ -220,8 +220,8 @@ impl Lock {
     }
 }
 
-/// The acquisition of one key, or of several keys without a wait. If this value is dropped before the acquisition has ended, the client sends *give up* in
-/// the background.
+/// The acquisition of one key, or of several keys without a wait. If this value is dropped before the acquisition has
+/// ended, the client sends *give up* in the background.
 struct Acquire<'a> {
     lock: &'a Lock,
     /// The end of the wait.
@@ -320,8 +320,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Asks for the keys, until there are replies. Returns when the last request was sent, whether it was the last slice
-    /// of the wait, and the replies.
+    /// Asks for the keys, until there are replies. Returns when the last request was sent, whether it was the last
+    /// slice of the wait, and the replies.
     async fn ask(&mut self) -> Result<(Instant, bool, Vec<Value>), Error> {
         let (waits, kind, limit) = (self.request.is_alone, self.lock.kind, self.limit);
         let (names, lease) = (self.request.names.clone(), &mut self.lease);
@@ -351,8 +351,8 @@ impl<'a> Acquire<'a> {
         Ok((requested, is_last, replies))
     }
 
-    /// Turns the grants of all keys into a tenure. If a grant ends a wait, or if the granted lease differs from the wanted
-    /// lease, the client first renews the lease. A grant is a token, a number of holds, and a lease.
+    /// Turns the grants of all keys into a tenure. If a grant ends a wait, or if the granted lease differs from the
+    /// wanted lease, the client first renews the lease. A grant is a token, a number of holds, and a lease.
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended before this renewal.

@@ -192,10 +192,10 @@ impl Guard {
         read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
-    /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
-    /// the tenure. The string has the keys, the owner, the tokens, the lease, the kinds, and how much is left of the hold
-    /// limit. The other process counts this time from the call of `resume`. From now on this process neither renews nor
-    /// releases the lock. If no process resumes the tenure, it ends with its lease.
+    /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume)
+    /// to continue the tenure. The string has the keys, the owner, the tokens, the lease, the kinds, and how much is
+    /// left of the hold limit. The other process counts this time from the call of `resume`. From now on this process
+    /// neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
     pub fn handle(self) -> String {
         let State { keys, lease, hold_end, .. } = self.tenure.state();
         self.tenure.change(|state| state.keys.clear());

@@ -299,10 +299,10 @@ impl Request {
         self.deadline.min(self.since + self.patience)
     }
 
-    /// Releases keys of this request in the background, until there is a reply or the deadline is reached. If a connection
-    /// is open, the client sends the releases at once. If an earlier request may still run, the client sends the releases
-    /// on the connection of that request. So the server reads the releases after the request, even if the server is
-    /// paused now.
+    /// Releases keys of this request in the background, until there is a reply or the deadline is reached. If a
+    /// connection is open, the client sends the releases at once. If an earlier request may still run, the client sends
+    /// the releases on the connection of that request. So the server reads the releases after the request, even if the
+    /// server is paused now.
     pub(crate) fn release_in_background(
         &mut self,
         names: &[Arc<OwnedKey>],

@@ -212,9 +212,9 @@ impl Tenure {
         self.check()
     }
 
-    /// Sets a new lease for the only key of a request, and returns when this lease ends. The time limit of each attempt is
-    /// a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request
-    /// is reached.
+    /// Sets a new lease for the only key of a request, and returns when this lease ends. The time limit of each attempt
+    /// is a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request is
+    /// reached.
     ///
     /// # Errors
     /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
