@@ -25,11 +25,11 @@ impl Failure {
     }
 
     /// The failures of all servers that were asked, in one line.
-    pub(crate) fn all(failures: &[Self]) -> Self {
-        if failures.is_empty() {
+    pub(crate) fn all<'a>(failures: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut lines: Vec<&str> = failures.into_iter().map(|failure| &*failure.line).collect();
+        if lines.is_empty() {
             return Self::new("no primary of the cluster serves the key");
         }
-        let mut lines: Vec<&str> = failures.iter().map(|failure| &*failure.line).collect();
         lines.sort_unstable();
         lines.dedup();
         Self::new(lines.join("; "))

@@ -1,8 +1,10 @@
-//! The thread that polls the primaries. It asks all primaries at the same time, and keeps their connections.
+//! The threads that poll the primaries. Each primary has its own thread, so a primary that does not answer delays only
+//! the data of its own locks.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,9 @@ use redis::{Connection, RedisError};
 use crate::failure::Failure;
 use crate::locks::{Contended, Lock, info_command, is_about_a_key, read_contended};
 use crate::primaries::Servers;
-use crate::server::{Connected, Server, all_answers, ask_all};
+use crate::server::{Connected, Server};
 use crate::text::Name;
 
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(5);
 /// How many waiters of the selected lock are shown, at most.
 const QUEUE_LENGTH: u64 = 200;
 /// How many holders of the selected lock are shown, at most.
@@ -41,12 +41,18 @@ pub(super) const FIGURES: [Figure; 5] = [
 /// The values of [`FIGURES`].
 pub(super) type Figures = [u64; FIGURES.len()];
 
-/// The answers of the primaries, and the failures of the primaries that did not answer. Fails if no primary answers.
-pub(super) type Poll = Result<(Vec<Sample>, Vec<Failure>), Failure>;
+/// What the threads report.
+pub(super) enum Update {
+    /// The answer or the failure of the primary with this address.
+    Polled(String, Result<Box<Sample>, Failure>),
+    /// The server with this address is no primary any more.
+    Gone(String),
+    /// No primary is found.
+    NoPrimary(Failure),
+}
 
 /// The state of one primary at one instant.
 pub(super) struct Sample {
-    pub(super) address: String,
     pub(super) at: Instant,
     pub(super) figures: Figures,
     pub(super) rows: Vec<Row>,
@@ -57,6 +63,7 @@ pub(super) struct Sample {
 }
 
 /// A lock with waiters.
+#[derive(Clone)]
 pub(super) struct Row {
     pub(super) lock: Contended,
     pub(super) held: Option<Lock>,
@@ -64,6 +71,7 @@ pub(super) struct Row {
 }
 
 /// A lock whose queue is shown.
+#[derive(Clone)]
 pub(super) struct Open {
     pub(super) key: Name,
     /// `None` means that nobody holds the lock.
@@ -71,86 +79,70 @@ pub(super) struct Open {
     pub(super) at: Instant,
 }
 
-/// Starts the thread. The thread polls after each interval, and at once when it gets the key of another lock whose queue
-/// is shown.
-pub(super) fn start(
-    servers: Servers,
-    interval: Duration,
-    count: u64,
-) -> (Sender<Option<Name>>, Receiver<Poll>) {
-    let (open_sender, open_keys) = channel();
-    let (polls, receiver) = channel();
-    thread::spawn(move || {
-        let mut poller = Poller { servers, count, primaries: Vec::new(), looked: None, kept: Arc::default() };
-        let mut open = None;
-        loop {
-            let next = Instant::now() + interval;
-            if polls.send(poller.poll(open.clone())).is_err() {
-                return;
-            }
-            match open_keys.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(key) => open = key,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
-    });
-    (open_sender, receiver)
+/// The key of the lock whose queue is shown. A change wakes all threads.
+#[derive(Default)]
+pub(super) struct OpenKey {
+    key: Mutex<Option<Name>>,
+    changed: Condvar,
 }
 
-struct Poller {
-    servers: Servers,
-    count: u64,
-    primaries: Vec<Server>,
-    /// When the last search for primaries began. `None` means that the next poll searches.
-    looked: Option<Instant>,
-    /// The connections, by the addresses of their servers.
-    kept: Arc<Mutex<HashMap<String, Connected>>>,
-}
+impl OpenKey {
+    fn get(&self) -> MutexGuard<'_, Option<Name>> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Poller {
-    fn poll(&mut self, open: Option<Name>) -> Poll {
-        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
-            self.looked = Some(Instant::now());
-            match self.servers.primaries_after(&self.primaries) {
-                Ok(primaries) => {
-                    self.primaries = primaries;
-                    let stays =
-                        |address: &String| self.primaries.iter().any(|server| server.address() == address);
-                    lock(&self.kept).retain(|address, _| stays(address));
-                }
-                Err(failure) if self.primaries.is_empty() => return Err(failure),
-                Err(_) => {}
-            }
-        }
-        let (count, kept) = (self.count, Arc::clone(&self.kept));
-        let poll = all_answers(ask_all(self.primaries.clone(), move |server| {
-            let connected = lock(&kept).remove(server.address());
-            let (mut connection, warning) = connected.map_or_else(|| server.connect_with_module(), Ok)?;
-            let sample = sample(server, &mut connection, warning.clone(), count, open.as_ref());
-            let sample = sample.map_err(|error| server.failure(&error))?;
-            lock(&kept).insert(server.address().to_owned(), (connection, warning));
-            Ok(sample)
-        }));
-        if poll.as_ref().map_or(true, |(_, failures)| !failures.is_empty()) {
-            // Another server may be the primary now.
-            self.looked = None;
-        }
-        poll
+    pub(super) fn set(&self, key: Option<Name>) {
+        *self.get() = key;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the key differs from `key`, or until `end`.
+    fn wait_for_change(&self, key: Option<&Name>, end: Instant) {
+        let limit = end.saturating_duration_since(Instant::now());
+        drop(self.changed.wait_timeout_while(self.get(), limit, |open| open.as_ref() == key));
     }
 }
 
-fn lock(kept: &Mutex<HashMap<String, Connected>>) -> MutexGuard<'_, HashMap<String, Connected>> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+/// Starts the threads. They poll after each interval, and at once when the queue of another lock is shown.
+pub(super) fn start(servers: Servers, interval: Duration, count: u64) -> (Arc<OpenKey>, Receiver<Update>) {
+    let (updates, receiver) = channel();
+    let open = Arc::<OpenKey>::default();
+    let (shared, failures) = (Arc::clone(&open), updates.clone());
+    let poll = move |server: &Server, is_primary: &AtomicBool| {
+        let mut kept = None;
+        while is_primary.load(Ordering::Relaxed) {
+            let next = Instant::now() + interval;
+            let key = shared.get().clone();
+            let polled = sample(server, &mut kept, count, key.as_ref());
+            send(&updates, Update::Polled(server.address().to_owned(), polled));
+            shared.wait_for_change(key.as_ref(), next);
+        }
+        send(&updates, Update::Gone(server.address().to_owned()));
+    };
+    let no_primary = move |failure| send(&failures, Update::NoPrimary(failure));
+    thread::spawn(move || servers.at_each_primary(Vec::new(), poll, no_primary));
+    (open, receiver)
 }
 
+/// The receiver ends only with the program.
+fn send(updates: &Sender<Update>, update: Update) {
+    let _ = updates.send(update);
+}
+
+/// Reads the state of a primary. Keeps the connection for the next poll, unless the poll fails.
 fn sample(
     server: &Server,
-    connection: &mut Connection,
-    warning: Option<String>,
+    kept: &mut Option<Connected>,
     count: u64,
     open: Option<&Name>,
-) -> Result<Sample, RedisError> {
+) -> Result<Box<Sample>, Failure> {
+    let (mut connection, warning) = kept.take().map_or_else(|| server.connect_with_module(), Ok)?;
+    let sample = query(&mut connection, count, open).map_err(|error| server.failure(&error))?;
+    *kept = Some((connection, warning.clone()));
+    Ok(Box::new(Sample { warning, ..sample }))
+}
+
+fn query(connection: &mut Connection, count: u64, open: Option<&Name>) -> Result<Sample, RedisError> {
     let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let figure = |Figure { field, .. }| fields.get(field).and_then(|value| value.parse().ok()).unwrap_or(0);
@@ -163,11 +155,10 @@ fn sample(
         };
     let at = Instant::now();
     Ok(Sample {
-        address: server.address().to_owned(),
         at,
         figures: FIGURES.map(figure),
         rows: contended.into_iter().map(|(lock, held)| Row { lock, held, at }).collect(),
         open: open.map(|(key, lock)| Open { key, lock, at }),
-        warning,
+        warning: None,
     })
 }

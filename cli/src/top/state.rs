@@ -1,11 +1,11 @@
 //! The data on the screen, and the selection.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::poller::{FIGURES, Figures, Open, Poll, Row, Sample};
+use super::poller::{FIGURES, Figures, Open, Row, Sample, Update};
 use crate::duration;
 use crate::failure::Failure;
 use crate::text::Name;
@@ -21,22 +21,29 @@ pub(super) struct Shown {
     pub(super) answered: usize,
 }
 
+/// A primary, as of its last poll.
+struct Primary {
+    polled: Result<Box<Sample>, Failure>,
+    /// The events per second, for the figures that count events.
+    rates: Option<Figures>,
+    /// The figures from which the next rates are computed.
+    before: Option<(Instant, Figures)>,
+}
+
 pub(super) struct State {
+    /// The primaries, by their addresses.
+    primaries: BTreeMap<String, Primary>,
     /// The last answers. `None` until a primary answers.
     pub(super) shown: Option<Shown>,
-    /// The events per second, for the figures that count events.
+    /// The sums of the rates of all primaries that answer.
     pub(super) rates: Option<Figures>,
-    /// The failures of the last poll. `Err` means that no primary has answered.
-    pub(super) failures: Result<Vec<Failure>, Failure>,
-    /// The warnings about servers that have answered.
-    replica_warnings: Vec<String>,
+    /// The failures of the last polls. `Err` means that no primary answers.
+    pub(super) failures: Result<Vec<String>, String>,
     pub(super) selection: TableState,
     /// The key of the selected lock. The lock stays selected when its position changes.
     selected: Option<Name>,
     /// The key of the lock whose queue is shown in place of the list.
     pub(super) open: Option<Name>,
-    /// The figures of each primary from which the next rates are computed.
-    before: HashMap<String, (Instant, Figures)>,
     interval: Duration,
     /// How many locks are shown, at most.
     count: usize,
@@ -45,75 +52,73 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(interval: Duration, count: usize) -> Self {
         Self {
+            primaries: BTreeMap::new(),
             shown: None,
             rates: None,
             failures: Ok(Vec::new()),
-            replica_warnings: Vec::new(),
             selection: TableState::new(),
             selected: None,
             open: None,
-            before: HashMap::new(),
             interval,
             count,
         }
     }
 
-    pub(super) fn update(&mut self, poll: Poll) {
-        let (mut samples, mut failures) = match poll {
-            Ok(answers) => answers,
-            Err(failure) => {
-                // The view keeps the last answers, but not the rates.
-                self.failures = Err(failure);
-                self.rates = None;
-                self.before.clear();
+    pub(super) fn update(&mut self, update: Update) {
+        let no_primary = match update {
+            Update::Polled(address, polled) => {
+                let known = self.primaries.remove(&address);
+                self.primaries.insert(address, Primary::new(polled, known, self.interval));
+                None
+            }
+            Update::Gone(address) => {
+                self.primaries.remove(&address);
                 return;
             }
+            Update::NoPrimary(failure) => Some(failure),
         };
-        // The answers arrive in any order.
-        samples.sort_by(|one, other| one.address.cmp(&other.address));
-        failures.sort_by_key(Failure::to_string);
-        self.failures = Ok(failures);
-        self.replica_warnings = samples.iter().filter_map(|sample| sample.warning.clone()).collect();
-        self.update_rates(&samples);
-        let mut shown = Shown {
-            addresses: samples.iter().map(|sample| &*sample.address).collect::<Vec<_>>().join(" "),
-            figures: samples.iter().fold([0; FIGURES.len()], |sum, sample| add(sum, sample.figures)),
-            rows: Vec::new(),
-            open: None,
-            at: Instant::now(),
-            answered: samples.len(),
+        let answers = || {
+            self.primaries
+                .iter()
+                .filter_map(|(address, primary)| Some((address, primary.polled.as_ref().ok()?)))
         };
-        for sample in samples {
-            shown.rows.extend(sample.rows);
-            shown.open = shown.open.or(sample.open);
+        let failures: Vec<_> = self
+            .primaries
+            .values()
+            .filter_map(|primary| primary.polled.as_ref().err())
+            .chain(&no_primary)
+            .collect();
+        let rates = self.primaries.values().filter_map(|primary| primary.rates);
+        self.rates = rates.reduce(add);
+        if answers().next().is_none() {
+            // The view keeps the last answers.
+            self.failures = Err(Failure::all(failures).to_string());
+            return;
         }
+        self.failures = Ok(failures.into_iter().map(Failure::to_string).collect());
+        let mut shown = Shown {
+            addresses: answers().map(|(address, _)| &**address).collect::<Vec<_>>().join(" "),
+            figures: answers().fold([0; FIGURES.len()], |sum, (_, sample)| add(sum, sample.figures)),
+            rows: answers().flat_map(|(_, sample)| &sample.rows).cloned().collect(),
+            open: answers().find_map(|(_, sample)| sample.open.clone()),
+            at: Instant::now(),
+            answered: answers().count(),
+        };
         shown.rows.sort_by_key(|row| row.lock.rank());
         shown.rows.truncate(self.count);
         self.shown = Some(shown);
         self.select_again();
     }
 
-    fn update_rates(&mut self, samples: &[Sample]) {
-        // When the user opens a queue, the poller polls at once. The span before this poll is too short for a rate.
-        if self.before.values().any(|(then, _)| then.elapsed() < self.interval / 2) {
-            return;
-        }
-        let rates = samples.iter().filter_map(|sample| {
-            let (then, before) = self.before.get(&sample.address)?;
-            rates(*before, sample.figures, sample.at.saturating_duration_since(*then))
-        });
-        self.rates = rates.reduce(add);
-        self.before =
-            samples.iter().map(|sample| (sample.address.clone(), (sample.at, sample.figures))).collect();
-    }
-
     /// The lines for the user about servers that do not answer or are replicas.
-    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+    pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
         let failures = match &self.failures {
             Ok(failures) => failures.as_slice(),
             Err(failure) => std::slice::from_ref(failure),
         };
-        failures.iter().map(Failure::to_string).chain(self.replica_warnings.iter().cloned())
+        let answers = self.primaries.values().filter_map(|primary| primary.polled.as_ref().ok());
+        let replicas = answers.filter_map(|sample| sample.warning.as_deref());
+        failures.iter().map(String::as_str).chain(replicas)
     }
 
     fn select_again(&mut self) {
@@ -150,6 +155,26 @@ impl State {
     }
 }
 
+impl Primary {
+    fn new(polled: Result<Box<Sample>, Failure>, known: Option<Self>, interval: Duration) -> Self {
+        let (rates, before) = known.map_or((None, None), |known| (known.rates, known.before));
+        let Some((at, figures)) = polled.as_ref().ok().map(|sample| (sample.at, sample.figures)) else {
+            return Self { polled, rates: None, before: None };
+        };
+        match before {
+            None => Self { polled, rates: None, before: Some((at, figures)) },
+            // When the user opens a queue, top polls at once. The span before this poll is too short for a rate.
+            Some((then, _)) if at.saturating_duration_since(then) < interval / 2 => {
+                Self { polled, rates, before }
+            }
+            Some((then, before)) => {
+                let rates = rates_between(before, figures, at.saturating_duration_since(then));
+                Self { polled, rates, before: Some((at, figures)) }
+            }
+        }
+    }
+}
+
 fn add(one: Figures, other: Figures) -> Figures {
     let mut sum = one;
     sum.iter_mut().zip(other).for_each(|(sum, more)| *sum += more);
@@ -157,7 +182,7 @@ fn add(one: Figures, other: Figures) -> Figures {
 }
 
 /// The events per second between two polls. `None` if no time has passed. A restart of the server makes the rates 0.
-fn rates(before: Figures, now: Figures, span: Duration) -> Option<Figures> {
+fn rates_between(before: Figures, now: Figures, span: Duration) -> Option<Figures> {
     let ms = Some(duration::ms(span)).filter(|ms| *ms > 0)?;
     let mut rates = now;
     for (rate, before) in rates.iter_mut().zip(before) {

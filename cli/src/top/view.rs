@@ -4,10 +4,11 @@
 use std::time::Instant;
 
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
+use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Widget, Wrap};
 
 use super::poller::{FIGURES, Figures, Open, Row};
 use super::state::{Shown, State};
@@ -31,10 +32,9 @@ const REST: Constraint = Constraint::Fill(1);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let warnings: Vec<_> = state.warnings().map(Line::from).collect();
+    let warnings: Vec<_> = state.warnings().map(|line| Line::from(line.to_owned())).collect();
     let warnings = Paragraph::new(warnings).style(Style::new().fg(Color::Red)).wrap(Wrap { trim: true });
-    let height = warnings.line_count(frame.area().width);
-    let height = u16::try_from(height).unwrap_or(u16::MAX).min(frame.area().height / 3);
+    let height = height(&warnings, Rect { height: frame.area().height / 3, ..frame.area() });
     let rows =
         [1, 1, height].map(Constraint::Length).into_iter().chain([Constraint::Min(1), Constraint::Length(1)]);
     let [head, sums, above, body, foot] = Layout::vertical(rows).areas(frame.area());
@@ -51,6 +51,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
         " q quit   ↑↓ select   enter queue"
     };
     frame.render_widget(Line::from(keys).dim(), foot);
+}
+
+/// How many lines of the area the text fills.
+fn height(text: &Paragraph<'_>, area: Rect) -> u16 {
+    let mut buffer = Buffer::empty(area);
+    text.render(area, &mut buffer);
+    let is_empty = |y: &u16| area.columns().all(|column| buffer[(column.x, *y)].symbol() == " ");
+    (area.top()..area.bottom()).rev().find(|y| !is_empty(y)).map_or(0, |last| last + 1 - area.top())
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {

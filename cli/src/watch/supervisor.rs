@@ -1,8 +1,8 @@
 //! The threads that keep a listener at each primary.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -13,21 +13,18 @@ use crate::failure::Failure;
 use crate::primaries::Servers;
 use crate::server::{Server, ask_all};
 
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// How long to wait before the next attempt to reach a primary.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Starts a listener at each primary, and at each server that becomes a primary later. Fails if no primary can be watched,
 /// or if a primary does not publish the needed events.
 pub(super) fn start(servers: Servers, shared: Arc<Shared>) -> Result<(), Failure> {
-    let mut primaries = servers.primaries()?;
+    let primaries = servers.primaries()?;
     let connecting = Arc::clone(&shared);
     let connect = move |server: &Server| {
         Ok((server.address().to_owned(), Listener::connect(server, Arc::clone(&connecting))))
     };
-    let mut ready: HashMap<String, Result<Listener, Failure>> =
+    let ready: HashMap<String, Result<Listener, Failure>> =
         ask_all(primaries.clone(), connect).into_iter().flatten().collect();
     if let Some(command) = ready.values().flatten().find_map(|listener| listener.lacking.as_ref()) {
         return Err(Failure::new(command));
@@ -35,29 +32,12 @@ pub(super) fn start(servers: Servers, shared: Arc<Shared>) -> Result<(), Failure
     if !ready.values().any(Result::is_ok) {
         return Err(Failure::all(&ready.into_values().filter_map(Result::err).collect::<Vec<_>>()));
     }
-    thread::spawn(move || {
-        let mut watched: HashMap<String, Arc<AtomicBool>> = HashMap::new();
-        loop {
-            watched.retain(|address, is_primary| {
-                let stays = primaries.iter().any(|server| server.address() == address);
-                is_primary.store(stays, Ordering::Relaxed);
-                stays
-            });
-            for server in &primaries {
-                if watched.contains_key(server.address()) {
-                    continue;
-                }
-                let is_primary = Arc::new(AtomicBool::new(true));
-                watched.insert(server.address().to_owned(), Arc::clone(&is_primary));
-                let ready = ready.remove(server.address());
-                let (server, shared) = (server.clone(), Arc::clone(&shared));
-                thread::spawn(move || watch(&server, &is_primary, ready, &shared));
-            }
-            thread::sleep(LOOK);
-            // If the search fails, the listeners at the known primaries still run.
-            primaries = servers.primaries_after(&primaries).unwrap_or(primaries);
-        }
-    });
+    let ready = Arc::new(Mutex::new(ready));
+    let watch_one = move |server: &Server, is_primary: &AtomicBool| {
+        let ready = ready.lock().unwrap_or_else(PoisonError::into_inner).remove(server.address());
+        watch(server, is_primary, ready, &shared);
+    };
+    thread::spawn(move || servers.at_each_primary(primaries, watch_one, drop));
     Ok(())
 }
 

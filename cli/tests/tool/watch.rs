@@ -453,12 +453,15 @@ fn a_burst_is_coalesced_and_all_acquisitions_are_counted() {
 
 #[test]
 fn watch_reports_a_blocked_output_later() {
-    let server = Server::start();
+    let (server, _a, _b) = Server::start_contended();
     let mut client = server.client();
-    client.call(["CONFIG", "SET", "client-output-buffer-limit", "pubsub 256kb 0 0"]);
+    // The limit is larger than the events of one batch, so the server closes the connection only when nobody reads.
+    client.call(["CONFIG", "SET", "client-output-buffer-limit", "pubsub 4mb 0 0"]);
     let mut command = lockward(&url(&server), &["watch", "--configure"]);
     let mut child = Process(command.stdout(Stdio::piped()).spawn().unwrap());
-    see_subscriber(&server);
+    // After its first line, the watcher does not end when it loses the connection.
+    let mut out = BufReader::new(child.0.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
     let long = "k".repeat(1_000);
     eventually("the server closes the connection", || {
         client.call_all((0..1_000).map(|_| format!("LOCK.ACQUIRE {long} A")));
@@ -466,7 +469,6 @@ fn watch_reports_a_blocked_output_later() {
         client.call_all((0..1_000).map(|number| format!("LOCK.RELEASE {long}:{number} A")));
         client.call("PUBSUB NUMPAT") == Reply::Int(0)
     });
-    let out = BufReader::new(child.0.stdout.take().unwrap());
     let said = out.lines().map_while(Result::ok).find(|line| line.contains("events may be missed"));
     assert!(said.is_some());
 }

@@ -32,13 +32,14 @@ let owners = 0;
  * and a `RangeError` for an option out of range.
  */
 export function planOf(settings: Settings, keys: readonly Key[], options: AcquireOptions, patience: number) {
-  const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, replicas = { count: 0, within: 0 }, ...others } = options;
-  const { lease, renewal = true, signal, owner, ...kind } = others;
+  const { waitLimit = UNLIMITED, holdLimit = UNLIMITED, ...others } = options;
+  const { lease, renewal = true, signal, owner, replicas: wanted, ...kind } = others;
+  const replicas = { count: 0, within: 0, ...wanted }; // a copy, because the program may change its object
   checkOption("waitLimit", waitLimit, 0, UNLIMITED);
   checkOption("lease", lease ?? 1);
   checkOption("holdLimit", holdLimit, 1, UNLIMITED);
   checkOption("replicas.count", replicas.count, 0);
-  checkOption("replicas.within", replicas.within, options.replicas ? 1 : 0); // for WAIT, 0 means no limit
+  checkOption("replicas.within", replicas.within, wanted ? 1 : 0); // for WAIT, 0 means no limit
   if (owner === "*") throw new RangeError("an owner must not be *, because the server makes another owner for each *");
   const begun = now();
   return {
@@ -144,7 +145,7 @@ async function acquire(tenures: Tenures, plan: Plan, mayWait: boolean, signal?: 
 
   /** Waits for a grant until the wait limit, with a request for each slice. */
   async function waitInQueue(): Promise<boolean> {
-    let isLast = false;
+    let [isLast, pause] = [false, 0];
     const commands = (sent: number) => {
       const left = Math.max(1, Math.ceil(deadline - sent));
       isLast = left <= SLICE;
@@ -153,9 +154,13 @@ async function acquire(tenures: Tenures, plan: Plan, mayWait: boolean, signal?: 
     };
     const limit = SLICE + settings.responseLimit;
     while (!isLast) {
-      const { replies } = await settings.servers.ask(tenures, { ...request, commands, limit, isAlone: true });
+      const { sent, replies } = await settings.servers.ask(tenures, { ...request, commands, limit, isAlone: true });
       tenure.mayBeGranted = replies[0] !== null || !isLast;
       if (tenure.readGrant(replies[0])) return true;
+      if (isLast || now() - sent > LONGEST_PAUSE) continue;
+      // The server did not block, for example because a proxy runs the command in a script. Do not send requests without a break.
+      await rest(Math.min(pause, deadline - now()), { signal });
+      pause = Math.min(Math.max(FIRST_PAUSE, 2 * pause), LONGEST_PAUSE);
     }
     return false;
   }

@@ -105,7 +105,8 @@ export class Lock implements AsyncDisposable {
    * `UnreachableError` the next renewal downgrades the lock.
    */
   async downgrade(kind: KindOptions): Promise<void> {
-    await Promise.all(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kind, kind) })));
+    // Wait for all keys: a handle names the kind that each key has then.
+    await settleAll(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kind, kind) })));
   }
 
   /**
@@ -125,8 +126,9 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Returns a string. Another process passes this string to `resume` to continue this lock. This process does not renew the
-   * lock any more, and does not report a loss. If no process resumes the lock, the lock ends with its lease.
+   * Returns a string. Another process passes this string to `resume` to continue this lock. The string contains how much is left
+   * of the hold limit; the other process counts this time from the call of `resume`. This process does not renew the lock any
+   * more, and does not report a loss. If no process resumes the lock, the lock ends with its lease.
    */
   handle(): string {
     for (const each of this.#tenures) each.checkHeld();
@@ -134,7 +136,8 @@ export class Lock implements AsyncDisposable {
     for (const each of this.#tenures) each.abandon();
     const base64 = (key: string | Buffer) => Buffer.from(key as string).toString("base64");
     const partOf = ({ key, token, holds, lease, kind }: Tenure) => [base64(key), token, holds, lease, kind];
-    return Buffer.from(JSON.stringify([this.owner, ...this.#tenures.map(partOf)])).toString("base64url");
+    const [{ holdLeft }] = this.#tenures; // JSON has null for Infinity
+    return Buffer.from(JSON.stringify([this.owner, holdLeft, ...this.#tenures.map(partOf)])).toString("base64url");
   }
 
   /**

@@ -4,7 +4,7 @@ import { LockBusyError, LockLostError } from "./errors.js";
 import { checkOption, type KindOptions, Lock, refuseOthers } from "./lock.js";
 import { type Key, keyOf, Servers } from "./servers.js";
 import { type Kind, type Settings, Tenure, type Tenures } from "./tenure.js";
-import { settleAll, UNLIMITED } from "./time.js";
+import { now, settleAll, UNLIMITED } from "./time.js";
 import { WaitingConnections } from "./waiting.js";
 
 /** Settings of a `Lockward`. Times are in milliseconds. */
@@ -92,10 +92,11 @@ export class Lockward {
    * answer, the lock ends with its lease.
    */
   async acquire(keys: Keys, options: AcquireOptions = {}): Promise<Lock> {
+    // The program may change its objects while the call waits.
+    const [name, waitLimit] = [[keys].flat().join(", "), options.waitLimit];
     const lock = await this.#acquire(keys, options);
     if (lock !== null) return lock;
-    const message = `others hold the lock or wait for it, and the wait limit of ${options.waitLimit} ms is over`;
-    throw new LockBusyError(message, `${Array.isArray(keys) ? keys.join(", ") : keys}`);
+    throw new LockBusyError(`others hold the lock or wait for it, and the wait limit of ${waitLimit} ms is over`, name);
   }
 
   /** Acquires the lock if it is free, and does not wait. Resolves with null if the lock is not free. */
@@ -122,10 +123,12 @@ export class Lockward {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     const { lease, signal, owner, replicas, ...others } = options;
     refuseOthers(others);
+    // The program may change its objects while the candidate waits.
+    const copy = { ...options, ...(replicas && { replicas: { ...replicas } }) };
     for (;;) {
-      const lock = (await this.#acquire(key, options, UNLIMITED)) as Lock;
-      const signal = AbortSignal.any([lock.signal, options.signal ?? lock.signal]);
-      const running = (async () => routine(lock.token, signal))();
+      const lock = (await this.#acquire(key, copy, UNLIMITED)) as Lock;
+      const isOver = AbortSignal.any([lock.signal, signal ?? lock.signal]);
+      const running = (async () => routine(lock.token, isOver))();
       const isLost = () => lock.signal.aborted;
       const isDeposed = running.then(isLost, isLost);
       try {
@@ -142,17 +145,19 @@ export class Lockward {
    * string is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
-    const [owner, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
+    const [owner, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
     const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[3])); // the lease
     if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
-    const plan = planOf(this.#settings, [], { owner }, this.#settings.patience);
+    const plan = planOf(this.#settings, [], { owner, holdLimit: holdLeft ?? UNLIMITED }, this.#settings.patience);
     const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
       Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, holds, lease, kind }),
     );
     const lock = new Lock(tenures as unknown as Tenures);
     try {
+      const begun = now();
       for (const each of tenures) each.begin(UNLIMITED);
       await lock.renew();
+      for (const each of tenures) each.begun = begun; // the beginning of the hold limit
       lock.complete();
     } catch (error) {
       // If one key is lost, release the other keys.

@@ -9,8 +9,6 @@ import { NoReply, now, type Schedule, within } from "./time.js";
 const IDLE_LIMIT = 10_000;
 /** How long attempts wait for the same shared connection to open, in milliseconds. Then an attempt opens a new connection. */
 const OPENING_LIMIT = 1_000;
-/** How long a connection stays open for late replies after its wait was cancelled, in milliseconds. */
-const LATE_REPLY_LIMIT = 200;
 
 interface Link {
   readonly begun: number;
@@ -61,7 +59,8 @@ export class Node {
     } catch (error) {
       if (isAlone) {
         const replies = signal?.aborted && sending ? sending : Promise.resolve([]);
-        const late = within(replies, LATE_REPLY_LIMIT).catch(() => []);
+        // The server may carry out the cancelled request after the release, which the client sends on another connection.
+        const late = within(replies, tenures[0].plan.settings.responseLimit, { isBackground: true }).catch(() => []);
         for (const each of tenures) each.late = late;
         void late.then(() => this.#retire(link));
       } else if (!signal?.aborted && (sending !== undefined || now() - link.begun > OPENING_LIMIT)) {

@@ -43,7 +43,7 @@ export class Tenure {
   holds = 1;
   /** Whether the server may have a grant or a place in the queue that must be given up. */
   mayBeGranted = false;
-  /** The replies to a cancelled request that arrive within 200 ms after the cancellation. */
+  /** The replies to a cancelled request that arrive within the response limit. */
   late: Promise<unknown[]> | undefined;
   /** When the lease ends. */
   deadline = Number.NEGATIVE_INFINITY;
@@ -79,6 +79,11 @@ export class Tenure {
 
   get isHeld(): boolean {
     return !this.#isReleased && this.loss === undefined && now() < this.deadline;
+  }
+
+  /** How much is left of the hold limit, in milliseconds. */
+  get holdLeft(): number {
+    return Math.max(1, Math.floor(this.#holdEnd - now()));
   }
 
   /** Called when the server has granted the lock. The lease starts at `sent`. Returns false if the lease is already over. */

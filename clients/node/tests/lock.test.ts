@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import calculateSlot from "cluster-key-slot";
 import { Cluster, Redis } from "ioredis";
 import { createCluster } from "redis";
@@ -846,6 +847,84 @@ describe("faults", () => {
     const lock = await lockward.acquire("hold limit", { holdLimit: 1_000, renewal: false });
     await eventually(() => lock.signal.aborted);
     await eventually(async () => !(await server.ask(["EXISTS", "hold limit"])), 15_000); // the server's default lease is 30 s
+  });
+
+  test("a resumed lock has the rest of its hold limit", async () => {
+    const lock = await lockward.acquire("limited handle", { holdLimit: 3_000, lease: 60_000 });
+    await sleep(1_000);
+    const [resumed, begun] = [await lockward.resume(lock.handle()), performance.now()];
+    await eventually(() => resumed.signal.aborted);
+    assert(performance.now() - begun < 2_200);
+    assert.equal(await server.ask(["EXISTS", "limited handle"]), 0);
+  });
+
+  test("a handle names the kind that each key has after a refused downgrade", async () => {
+    const port = await scripted(async ([name, key, ...command]) => {
+      if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";
+      if (name !== "LOCK.RENEW") return ":0";
+      if (key === "slow") await sleep(100);
+      return command.includes("SHARED") ? "-LIMIT the owner has SLOTS 1" : ":7";
+    });
+    const client = new Lockward(server.ioredis({}, port));
+    const lock = await client.acquire(["quick", "slow"]);
+    await assert.rejects(lock.downgrade({ shared: true }), { code: "LIMIT" });
+    await (await client.resume(lock.handle())).release();
+  });
+
+  test("a server that does not block gets few requests", async () => {
+    let waits = 0;
+    const port = await scripted(([name, ...command]) => {
+      if (name === "LOCK.ACQUIRE" && command.includes("BLOCK")) waits += 1;
+      return name === "LOCK.ACQUIRE" ? "$-1" : ":0";
+    });
+    const leaving = new AbortController();
+    const call = new Lockward(server.ioredis({}, port)).acquire("unblocked", { signal: leaving.signal });
+    await eventually(() => waits > 2);
+    await sleep(1_000);
+    assert(waits < 10, `${waits} requests`);
+    leaving.abort();
+    await assert.rejects(call, { name: "AbortError" });
+  });
+
+  test("a call does not use options that the program changes during the call", async () => {
+    const waits: string[][] = [];
+    const port = await scripted(([name, ...command]) => {
+      if (name === "WAIT") waits.push(command);
+      if (name === "WAIT") return ":2";
+      return name === "LOCK.ACQUIRE" ? "$-1" : ":0";
+    });
+    const keys = ["changed"];
+    const options = { waitLimit: 300, replicas: { count: 2, within: 100 } };
+    const call = new Lockward(server.ioredis({}, port)).acquire(keys, options);
+    keys.push("other");
+    Object.assign(options, { waitLimit: 7 });
+    Object.assign(options.replicas, { count: 9, within: 900 });
+    await assert.rejects(call, /300 ms is over \(lock "changed"\)/);
+    assert.deepEqual(waits, [["2", "100"]]);
+  });
+
+  test("a late grant to a cancelled request for replicas is given back", async () => {
+    let [releases, isAsked] = [0, false];
+    let grant = () => {};
+    const port = await scripted(([name]) => {
+      if (name === "LOCK.RELEASE") releases += 1;
+      if (name === "WAIT") return undefined;
+      if (name !== "LOCK.ACQUIRE") return ":0";
+      isAsked = true;
+      return new Promise((resolve) => {
+        grant = () => resolve("*3\r\n:7\r\n:1\r\n:60000\r\n:1"); // with the reply to WAIT
+      });
+    });
+    const leaving = new AbortController();
+    const options = { replicas: { count: 1, within: 100 }, signal: leaving.signal };
+    const call = new Lockward(server.ioredis({}, port)).acquire("overtaken", options);
+    await eventually(() => isAsked);
+    leaving.abort();
+    await assert.rejects(call, { name: "AbortError" });
+    await eventually(() => releases === 1);
+    await sleep(500);
+    grant();
+    await eventually(() => releases === 2);
   });
 
   test("no key of a lost lock is renewed", async () => {

@@ -10,7 +10,7 @@
 //! If no connection for a wait is free, or the server is full, a call that may wait polls: it repeats *try*, with pauses,
 //! until it gets a connection.
 
-use crate::commands::{Kind, OwnedKey, Tokens, read};
+use crate::commands::{Grant, Kind, OwnedKey, read};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -19,6 +19,7 @@ use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
 use futures_util::future::join_all;
 use redis::Value;
+use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +35,9 @@ const SLICE: Duration = Duration::from_secs(10);
 
 /// How long the server keeps the queue position of a waiter between two requests, in milliseconds.
 const KEEP: u64 = 5_000;
+
+/// If a request with `BLOCK` gets its reply earlier than this, the client pauses before the next request.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long after the wait limit a reply may still arrive.
 const OVERTIME: Duration = Duration::from_millis(100);
@@ -104,11 +108,13 @@ impl Lock {
     /// the other. When a granted key is lost, the attempt ends, and the client releases all other granted keys. If these
     /// keys stayed held while the call waits again for the lost key, this call and another caller could deadlock.
     async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
-        let mut guard = Guard::new(&self.client, self.kind);
+        let mut guard = Guard::new(&self.client);
         let tries_several = is_first && self.keys.len() > 1;
-        let acquisitions = self.keys.iter().map(async |key| {
-            let name = OwnedKey { key: key.clone(), owner: owner.to_vec() };
-            let mut acquire = Acquire::new(self, name, limit, is_first);
+        // In a cluster, each key has a request of its own, because the keys may be on different nodes.
+        let together = if tries_several && !self.client.is_cluster() { self.keys.len() } else { 1 };
+        let acquisitions = self.keys.chunks(together).map(async |keys| {
+            let name = |key: &Vec<u8>| Arc::new(OwnedKey { key: key.clone(), owner: owner.to_vec() });
+            let mut acquire = Acquire::new(self, keys.iter().map(name).collect(), limit, is_first);
             guard.tenure.join(&acquire.acquire(self.only_tries(is_first)).await?);
             Ok(())
         });
@@ -189,12 +195,12 @@ impl Lock {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
-    /// While no server answers, the candidate keeps trying.
-    pub async fn lead<F: Future>(
-        mut self,
-        mut work: impl FnMut(Arc<Guard>) -> F,
-    ) -> Result<F::Output, Error> {
-        (self.kind, self.wait) = (Kind::default(), FAR_FUTURE);
+    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock is shared, has slots
+    /// or has a wait limit.
+    pub async fn lead<F: Future>(self, mut work: impl FnMut(Arc<Guard>) -> F) -> Result<F::Output, Error> {
+        if self.kind != Kind::default() || self.wait < FAR_FUTURE {
+            return Err(Error::invalid("leadership is exclusive, and a candidate waits without limit"));
+        }
         loop {
             let mut value = None;
             let term = self.clone().run(async |leader| {
@@ -214,8 +220,8 @@ impl Lock {
     }
 }
 
-/// The acquisition of one key. If this value is dropped before the acquisition has ended, the client sends *give up* in
-/// the background.
+/// The acquisition of one key, or of several keys without a wait. If this value is dropped before the acquisition has
+/// ended, the client sends *give up* in the background.
 struct Acquire<'a> {
     lock: &'a Lock,
     /// The end of the wait.
@@ -226,42 +232,41 @@ struct Acquire<'a> {
     request: Request,
     /// The permit to wait in the server's queue on a connection of its own. `None` until the call gets this permit.
     permit: Option<SemaphorePermit<'a>>,
-    /// Whether the last reply shows that the server keeps a queue position or a grant for this owner.
-    leaves_something: bool,
+    /// The keys for which the server keeps a queue position or a grant of this owner, as the last replies show.
+    left: Vec<Arc<OwnedKey>>,
 }
 
 impl<'a> Acquire<'a> {
-    /// The acquisition of a key. `is_first` is true in the first attempt of the call.
-    fn new(lock: &'a Lock, name: OwnedKey, limit: Instant, is_first: bool) -> Self {
+    /// The acquisition of these keys. `is_first` is true in the first attempt of the call.
+    fn new(lock: &'a Lock, names: Vec<Arc<OwnedKey>>, limit: Instant, is_first: bool) -> Self {
         let patience = lock.client.settings.patience;
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
-        let mut request = Request::new(&lock.client, &Arc::new(name), end);
+        let mut request = Request::new(&lock.client, names, end);
         request.patience = patience;
         // A further attempt happens only after a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
-        Self { lock, limit, lease, request, permit: None, leaves_something: false }
+        Self { lock, limit, lease, request, permit: None, left: Vec::new() }
     }
 
     /// Sends ACQUIRE until the lock is granted or the wait is over. The first request does not wait, because a call
     /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
     /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
-        let (lock, name) = (self.lock, Arc::clone(&self.request.name));
+        let (lock, names) = (self.lock, self.request.names.clone());
         // The client may still repeat an earlier release of a named owner. After the acquisition this release would end
         // the new tenure.
-        if lock.owner.is_some()
-            && !lock.client.releases_end(self.request.end(), |other| *other == *name).await
-        {
+        let is_same = |other: &OwnedKey| names.iter().any(|name| **name == *other);
+        if lock.owner.is_some() && !lock.client.releases_end(self.request.end(), is_same).await {
             return Err(self.request.unreachable("an earlier release of this owner has had no reply"));
         }
         // While this call polls, this future keeps the call's place among the callers that want a permit.
         let mut permit = pin!(lock.client.wait_permits.acquire());
-        let mut polls = 0;
+        let (mut polls, mut early) = (0, 0);
         loop {
             let waits = self.request.is_alone;
             self.request.replicas = lock.replicas.filter(|_| !waits);
-            let (requested, is_last, reply) = match self.ask().await {
+            let (requested, is_last, replies) = match self.ask().await {
                 // The call gets no connection of its own, for example because the server is full. So it polls.
                 Err(Error::Unreachable { .. }) if waits && !self.request.is_sent && !self.is_late() => {
                     self.request.is_alone = false;
@@ -273,18 +278,23 @@ impl<'a> Acquire<'a> {
                 }
                 asked => asked?,
             };
-            self.leaves_something = reply != Value::Nil || !is_last;
-            let is_over = only_tries || self.is_late() || (waits && is_last && reply == Value::Nil);
-            if let Some((token, _, lease)) = read::<Option<(u64, u32, u64)>>(reply)? {
+            let outcomes = || names.iter().zip(&replies);
+            let is_busy = |(_, reply): &(&Arc<OwnedKey>, &Value)| **reply == Value::Nil;
+            let busy = outcomes().find(is_busy).map(|(name, _)| name.shown());
+            let left = outcomes().filter(|outcome| !is_last || !is_busy(outcome));
+            self.left = left.map(|(name, _)| Arc::clone(name)).collect();
+            let is_over = only_tries || self.is_late() || (waits && is_last && busy.is_some());
+            if busy.is_none() {
+                let granted = replies.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let since = if waits { Instant::now() } else { requested };
-                match self.hold(token, lease, since).await {
+                match self.hold(&granted, since).await {
                     Err(Error::Lost { .. }) => {}
                     Err(Error::Unreachable { .. }) if !only_tries => {}
                     held => return held,
                 }
             }
             if is_over {
-                return Err(Error::Busy { key: name.shown() });
+                return Err(Error::Busy { key: busy.unwrap_or_else(|| self.request.shown(0)) });
             }
             // From here on the call waits until its wait limit, even if no server answers or no connection is free.
             self.request.patience = FAR_FUTURE;
@@ -299,65 +309,78 @@ impl<'a> Acquire<'a> {
                     self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
                 }
                 self.request.is_alone = self.permit.is_some();
+            } else if requested.elapsed() < SHORTEST_WAIT {
+                // The server did not block, for example because a proxy runs the command in a script. Or the lease is
+                // shorter than a round trip. Without a pause the client would send requests without a break.
+                if early > 0 {
+                    sleep(pause_after(early, 50, 1_000).min(until(self.limit))).await;
+                }
+                early += 1;
             }
         }
     }
 
-    /// Asks for the lock, until there is a reply. Returns when the last request was sent, whether it was the last slice
-    /// of the wait, and the reply.
-    async fn ask(&mut self) -> Result<(Instant, bool, Value), Error> {
+    /// Asks for the keys, until there are replies. Returns when the last request was sent, whether it was the last
+    /// slice of the wait, and the replies.
+    async fn ask(&mut self) -> Result<(Instant, bool, Vec<Value>), Error> {
         let (waits, kind, limit) = (self.request.is_alone, self.lock.kind, self.limit);
-        let (name, lease) = (Arc::clone(&self.request.name), &mut self.lease);
+        let (names, lease) = (self.request.names.clone(), &mut self.lease);
         let response_limit = self.lock.client.settings.response_limit;
         let (mut requested, mut is_last) = (Instant::now(), true);
-        let asked = self.request.ask(|longest_lease| {
+        let all = |lease, wait| names.iter().map(|name| name.acquire(lease, wait, kind)).collect();
+        let asked = self.request.ask_all(|longest_lease| {
             requested = Instant::now();
             *lease = lease.map(|lease| lease.min(longest_lease));
             if !waits {
-                return Ok((name.acquire(*lease, None, kind), response_limit));
+                return Ok((all(*lease, None), response_limit));
             }
             let left = until(limit);
             if left.is_zero() {
-                return Err(Error::Busy { key: name.shown() });
+                let key = names.first().map_or_else(String::new, |name| name.shown());
+                return Err(Error::Busy { key });
             }
             is_last = left <= SLICE;
             // The last slice is rounded up, because `BLOCK 0` has no limit.
             let millis = millis(left.min(SLICE)) + u64::from(is_last);
             let short = lease.map(|lease| lease.min(SHORT_LEASE));
             let keep = (!is_last).then_some(KEEP);
-            let cmd = name.acquire(short, Some((millis, keep)), kind);
-            Ok((cmd, response_limit.saturating_add(Duration::from_millis(millis))))
+            let cmds = all(short, Some((millis, keep)));
+            Ok((cmds, response_limit.saturating_add(Duration::from_millis(millis))))
         });
-        let reply = asked.await?;
-        Ok((requested, is_last, reply))
+        let replies = asked.await?;
+        Ok((requested, is_last, replies))
     }
 
-    /// Turns a grant into a tenure. If the grant ends a wait, or if the granted lease differs from the wanted lease,
-    /// the client first renews the grant.
+    /// Turns the grants of all keys into a tenure. If a grant ends a wait, or if the granted lease differs from the
+    /// wanted lease, the client first renews the lease. A grant is a token, a number of holds, and a lease.
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended before this renewal.
-    async fn hold(&mut self, token: u64, granted: u64, since: Instant) -> Result<Tenure, Error> {
+    async fn hold(&mut self, grants: &[(u64, u32, u64)], since: Instant) -> Result<Tenure, Error> {
         let waits = self.request.is_alone;
-        let whole = self.lease.unwrap_or(granted);
+        let shortest = grants.iter().map(|(_, _, lease)| *lease).min().unwrap_or_default();
+        let whole = self.lease.unwrap_or(shortest);
         let lease = self.lock.limit_lease(whole);
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
-        let tenure = Tenure::new(&self.lock.client, self.lock.kind);
-        let keys = Tokens::from([(Arc::clone(&self.request.name), token)]);
+        let tenure = Tenure::new(&self.lock.client);
+        let grants = grants.iter().map(|(token, ..)| Grant::new(*token, self.lock.kind));
+        let keys = self.request.names.iter().cloned().zip(grants).collect();
         tenure.add(keys, lease_end(granted, since), lease, Some(since));
-        if waits || granted != lease {
-            self.request.replicas = self.lock.replicas;
-            self.request.patience = self.lock.client.settings.patience;
-            let deadline = tenure.renew_key(token, &mut self.request).await?;
+        let patience = self.lock.client.settings.patience;
+        if let Some(name) = self.request.names.first().filter(|_| waits).cloned() {
+            (self.request.replicas, self.request.patience) = (self.lock.replicas, patience);
+            let deadline = tenure.renew_key(&name, &mut self.request).await?;
             tenure.change(|state| state.deadline = deadline);
+        } else if granted != lease {
+            tenure.renew(patience).await?;
         }
         let reached = self.request.confirmed_by;
         if let Some((wanted, _)) = self.lock.replicas
             && reached < wanted
         {
-            return Err(Error::Unreplicated { key: self.request.name.shown(), reached, wanted });
+            return Err(Error::Unreplicated { key: self.request.shown(0), reached, wanted });
         }
-        self.leaves_something = false;
+        self.left.clear();
         self.request.may_have_run = false;
         Ok(tenure)
     }
@@ -369,23 +392,23 @@ impl<'a> Acquire<'a> {
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if !self.leaves_something && !self.request.may_have_run {
+        let Self { lock, request, left, .. } = self;
+        let names = if request.may_have_run { request.names.clone() } else { take(left) };
+        if names.is_empty() {
             return;
         }
-        let Self { lock, request, .. } = self;
         // A named owner may soon acquire the lock again, and a late release would end the new tenure.
         let patience = lock.client.settings.patience;
         request.deadline = from_now(if lock.owner.is_some() { GIVE_UP_LIMIT } else { patience });
-        let give_up = request.name.give_up();
         if request.replicas.is_some() && request.may_have_run {
             // WAIT may delay the release on this connection, so the client also sends the release on the shared
             // connection.
-            let mut beside = Request::new(&lock.client, &request.name, request.deadline);
-            beside.release_in_background(give_up.clone());
+            let mut beside = Request::new(&lock.client, Vec::new(), request.deadline);
+            beside.release_in_background(&names, OwnedKey::give_up);
         } else if request.is_alone {
             // This line closes the connection, so the server notices that the waiter has left.
             request.connection = None;
         }
-        request.release_in_background(give_up);
+        request.release_in_background(&names, OwnedKey::give_up);
     }
 }

@@ -1,7 +1,7 @@
 //! A client of one deployment.
 
 use crate::address::Address;
-use crate::commands::{Kind, OwnedKey};
+use crate::commands::{Grant, Kind, OwnedKey};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
@@ -84,22 +84,28 @@ impl Client {
     ///   again.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = |error| Error::Invalid(format!("the handle is not valid: {error}"));
-        let (keys, lease, kind): (Vec<(OwnedKey, u64)>, u64, Kind) =
+        let (keys, lease, hold_left): (Vec<(OwnedKey, u64, Kind)>, u64, Option<u64>) =
             serde_json::from_str(handle).map_err(invalid)?;
-        let tenure = Tenure::new(&self.inner, kind);
-        let keys = keys.into_iter().map(|(name, token)| (Arc::new(name), token)).collect();
+        if keys.is_empty() {
+            return Err(Error::invalid("the handle is not valid: it has no key"));
+        }
+        let tenure = Tenure::new(&self.inner);
+        let keys =
+            keys.into_iter().map(|(name, token, kind)| (Arc::new(name), Grant::new(token, kind))).collect();
+        let hold_limit = hold_left.map(Duration::from_millis);
         // The client does not know when the other process renewed the lease last. So until the first renewal the lease
         // counts from now on.
         let now = Instant::now();
         tenure.add(keys, lease_end(lease, now), lease, Some(now));
+        tenure.change(|state| state.hold_end = hold_limit.map(from_now));
         let renewed = tenure.renew(self.inner.settings.patience).await;
-        let mut guard = Guard::new(&self.inner, kind);
+        let mut guard = Guard::new(&self.inner);
         if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {
             // If one key is lost, the drop of this guard releases the other keys.
             guard.tenure.join(&tenure);
         }
         renewed?;
-        guard.complete(None, true).map(|()| guard)
+        guard.complete(hold_limit, true).map(|()| guard)
     }
 
     /// Waits until the releases that are in progress in the background have ended, at most for the client's patience.
@@ -115,7 +121,6 @@ impl Client {
 
     /// Waits until a server answers, at most until `end`.
     pub(crate) async fn reach(&self, end: Instant) -> Result<(), Error> {
-        let nobody = Arc::new(OwnedKey { key: Vec::new(), owner: Vec::new() });
-        Request::new(&self.inner, &nobody, end).repeat(&redis::cmd("PING")).await.map(drop)
+        Request::new(&self.inner, Vec::new(), end).repeat(&redis::cmd("PING")).await.map(drop)
     }
 }

@@ -13,8 +13,24 @@ pub(crate) struct OwnedKey {
     pub(crate) owner: Vec<u8>,
 }
 
-/// Keys of one owner, sorted, and their tokens.
-pub(crate) type Tokens = BTreeMap<Arc<OwnedKey>, u64>;
+/// What the server has granted for a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    pub(crate) kind: Kind,
+    /// The kind of the last request that had a reply. It differs from `kind` after a downgrade without a reply. If the
+    /// server refuses a renewal with one of the two kinds, the next renewal names the other kind.
+    pub(crate) other_kind: Kind,
+}
+
+impl Grant {
+    pub(crate) fn new(token: u64, kind: Kind) -> Self {
+        Self { token, kind, other_kind: kind }
+    }
+}
+
+/// Keys of one owner, sorted, and their grants.
+pub(crate) type Grants = BTreeMap<Arc<OwnedKey>, Grant>;
 
 /// The largest number of slots.
 pub(crate) const MAX_SLOTS: u32 = 1_000_000;

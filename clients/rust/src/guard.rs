@@ -1,12 +1,12 @@
 //! A lock that is held.
 
-use crate::commands::{Kind, Limit, MAX_SLOTS, Tokens, read};
+use crate::commands::{Grant, Grants, Limit, MAX_SLOTS, read};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::settings::Settings;
 use crate::tenure::{LOSSES, State, Tenure};
-use crate::time::{FAR_FUTURE, from_now, until};
+use crate::time::{FAR_FUTURE, from_now, millis, until};
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 use std::fmt;
@@ -29,13 +29,13 @@ use tokio::time::timeout_at;
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     pub(crate) tenure: Arc<Tenure>,
-    tokens: Tokens,
+    grants: Grants,
 }
 
 impl Guard {
     /// A guard without keys. The caller adds the keys.
-    pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
-        Self { tenure: Arc::new(Tenure::new(client, kind)), tokens: Tokens::new() }
+    pub(crate) fn new(client: &Arc<Inner>) -> Self {
+        Self { tenure: Arc::new(Tenure::new(client)), grants: Grants::new() }
     }
 
     /// Completes the guard when all keys are granted. From now on `is_renewed` decides whether the client renews the keys.
@@ -44,7 +44,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if a key is lost.
     pub(crate) fn complete(&mut self, hold_limit: Option<Duration>, is_renewed: bool) -> Result<(), Error> {
-        self.tokens = self.tenure.state().keys;
+        self.grants = self.tenure.state().keys;
         self.tenure.change(|state| {
             state.is_renewed = is_renewed;
             state.hold_end = hold_limit.zip(state.since).map(|(limit, since)| since + limit.min(FAR_FUTURE));
@@ -55,23 +55,23 @@ impl Guard {
 
     /// The key of the lock. If the guard has several keys, this is the first key in the order of their bytes.
     pub fn key(&self) -> &[u8] {
-        self.tokens.keys().next().map_or(&[], |name| &name.key)
+        self.grants.keys().next().map_or(&[], |name| &name.key)
     }
 
     /// The name of the owner.
     pub fn owner(&self) -> &[u8] {
-        self.tokens.keys().next().map_or(&[], |name| &name.owner)
+        self.grants.keys().next().map_or(&[], |name| &name.owner)
     }
 
     /// The fencing token. It is below 2^53, and larger than the token of every earlier tenure of this lock. If the
     /// guard has several keys, this is the token of the first key.
     pub fn token(&self) -> u64 {
-        self.tokens.values().next().copied().unwrap_or_default()
+        self.grants.values().next().map_or(0, |grant| grant.token)
     }
 
     /// The keys and their fencing tokens, sorted by key.
     pub fn tokens(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        self.tokens.iter().map(|(name, token)| (&*name.key, *token))
+        self.grants.iter().map(|(name, grant)| (&*name.key, grant.token))
     }
 
     /// Whether the lock is held now, as far as this process knows. The client counts the lease on its own monotonic
@@ -139,11 +139,13 @@ impl Guard {
     /// code `LIMIT` or `ERR`, and the lock keeps its limit. After any other error the next renewal repeats the
     /// downgrade, except after a loss. The next renewal also repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        let weight = self.tenure.state.borrow().kind.weight;
-        // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
-        let limit = if limit == Limit::Shared && weight.is_some() { Limit::Slots(MAX_SLOTS) } else { limit };
-        let kind = Kind { limit, weight };
-        self.tenure.change(|state| state.kind = kind);
+        self.tenure.change(|state| {
+            for Grant { kind, .. } in state.keys.values_mut() {
+                // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
+                let is_weighted = limit == Limit::Shared && kind.weight.is_some();
+                kind.limit = if is_weighted { Limit::Slots(MAX_SLOTS) } else { limit };
+            }
+        });
         self.renew().await
     }
 
@@ -173,12 +175,12 @@ impl Guard {
     /// has run, and its reply is not a `T`.
     pub async fn guarded<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         let Tenure { client, .. } = &*self.tenure;
-        let (Some((name, token)), 1) = (self.tokens.first_key_value(), self.tokens.len()) else {
+        let (Some((name, grant)), 1) = (self.grants.first_key_value(), self.grants.len()) else {
             return Err(Error::invalid("a guarded command needs a lock of one key"));
         };
-        let cmd = name.guard(*token, command);
+        let cmd = name.guard(grant.token, command);
         let Settings { patience, response_limit, .. } = client.settings;
-        let mut request = Request::new(client, name, from_now(patience));
+        let mut request = Request::new(client, vec![Arc::clone(name)], from_now(patience));
         request.runs_once = true;
         let next = |_| self.tenure.check().map(|()| (cmd.clone(), response_limit));
         let mut guarded = request.ask(next).await;
@@ -190,14 +192,18 @@ impl Guard {
         read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
-    /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume) to continue
-    /// the tenure. The string has the keys, the owner, the tokens, the lease and the kind. From now on this process
+    /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume)
+    /// to continue the tenure. The string has the keys, the owner, the tokens, the lease, the kinds, and how much is
+    /// left of the hold limit. The other process counts this time from the call of `resume`. From now on this process
     /// neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
     pub fn handle(self) -> String {
+        let State { keys, lease, hold_end, .. } = self.tenure.state();
         self.tenure.change(|state| state.keys.clear());
-        let State { lease, kind, .. } = self.tenure.state();
-        let keys: Vec<_> = self.tokens.iter().map(|(name, token)| (&**name, token)).collect();
-        serde_json::to_string(&(keys, lease, kind)).unwrap_or_default()
+        let kind_of = |name, grant| keys.get(name).unwrap_or(grant).kind;
+        let keys: Vec<_> =
+            self.grants.iter().map(|(name, grant)| (&**name, grant.token, kind_of(name, grant))).collect();
+        let hold_left = hold_end.map(|end| millis(until(end)));
+        serde_json::to_string(&(keys, lease, hold_left)).unwrap_or_default()
     }
 
     /// Releases the lock. When this method returns, the server has granted the lock to the first waiter. If the future
@@ -216,10 +222,10 @@ impl Guard {
         let (ended, keys, deadline) = self.end();
         let Tenure { client, .. } = &*self.tenure;
         let end = from_now(client.settings.patience).min(deadline);
-        let releases = keys.iter().map(async |(name, token)| {
-            let mut request = Request::new(client, name, end);
+        let releases = keys.iter().map(async |(name, grant)| {
+            let mut request = Request::new(client, vec![Arc::clone(name)], end);
             request.is_release = true;
-            let released = match request.repeat(&name.release(*token)).await {
+            let released = match request.repeat(&name.release(grant.token)).await {
                 Ok(reply) => read(reply).map(|_holds: u64| ()),
                 // The reply to an earlier attempt was lost, but the earlier attempt has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
@@ -234,11 +240,11 @@ impl Guard {
 
     /// Ends the tenure in this process. Returns whether it was held until now, the keys that the server may still hold
     /// for the owner, and until when.
-    fn end(&self) -> (Result<(), Error>, Tokens, Instant) {
+    fn end(&self) -> (Result<(), Error>, Grants, Instant) {
         let key = String::from_utf8_lossy(self.key()).into_owned();
         let ended = self.tenure.end(Error::Lost { key, loss: Loss::Released });
         let State { keys, last_deadline, .. } = self.tenure.state();
-        let keys = if last_deadline > Instant::now() { keys } else { Tokens::new() };
+        let keys = if last_deadline > Instant::now() { keys } else { Grants::new() };
         (ended, keys, last_deadline)
     }
 }
@@ -246,9 +252,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let (_, keys, deadline) = self.end();
-        for (name, token) in keys {
-            let mut request = Request::new(&self.tenure.client, &name, deadline);
-            request.release_in_background(name.release(token));
+        for (name, grant) in keys {
+            let mut request = Request::new(&self.tenure.client, Vec::new(), deadline);
+            request.release_in_background(&[name], |name| name.release(grant.token));
         }
     }
 }

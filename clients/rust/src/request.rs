@@ -6,7 +6,7 @@
 
 use crate::commands::OwnedKey;
 use crate::error::Error;
-use crate::servers::{Connection, Inner, Node, timed_out, within};
+use crate::servers::{Connection, Inner, Node, within};
 use crate::time::{FAR_FUTURE, millis, pause_after, until};
 use futures_util::future::FutureExt;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pipe};
@@ -20,7 +20,10 @@ use tokio::time::{sleep, timeout_at};
 /// The attempts of one call.
 pub(crate) struct Request {
     pub(crate) client: Arc<Inner>,
-    pub(crate) name: Arc<OwnedKey>,
+    /// The keys of the request. Without a cluster, a request may have several keys.
+    pub(crate) names: Vec<Arc<OwnedKey>>,
+    /// Which key the last error is about: its position.
+    refused: usize,
     /// Whether the requests need a connection for this call alone, instead of the shared connection.
     pub(crate) is_alone: bool,
     /// The node and the connection of the last attempt.
@@ -56,10 +59,11 @@ pub(crate) struct Request {
 
 impl Request {
     /// A request that ends at the deadline.
-    pub(crate) fn new(client: &Arc<Inner>, name: &Arc<OwnedKey>, deadline: Instant) -> Self {
+    pub(crate) fn new(client: &Arc<Inner>, names: Vec<Arc<OwnedKey>>, deadline: Instant) -> Self {
         Self {
             client: Arc::clone(client),
-            name: Arc::clone(name),
+            names,
+            refused: 0,
             is_alone: false,
             connection: None,
             is_sent: false,
@@ -81,24 +85,37 @@ impl Request {
     /// Sends a command until there is a reply. Each attempt has the response limit.
     ///
     /// # Errors
-    /// The errors of [`ask`](Self::ask).
+    /// The errors of [`ask_all`](Self::ask_all).
     pub(crate) async fn repeat(&mut self, cmd: &Cmd) -> Result<Value, Error> {
         let limit = self.client.settings.response_limit;
         self.ask(|_| Ok((cmd.clone(), limit))).await
     }
 
-    /// Makes attempts until there is a reply. `next` returns the command of the next attempt, and how long the client
-    /// waits for the reply. `next` gets the longest lease that the server accepts, in milliseconds, or `u64::MAX` if
-    /// the client does not know this lease.
+    /// [`ask_all`](Self::ask_all) for a request of one key.
+    ///
+    /// # Errors
+    /// The errors of [`ask_all`](Self::ask_all).
+    pub(crate) async fn ask(
+        &mut self,
+        mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
+    ) -> Result<Value, Error> {
+        let replies =
+            self.ask_all(|longest_lease| next(longest_lease).map(|(cmd, limit)| (vec![cmd], limit)));
+        Ok(replies.await?.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Makes attempts until there are replies. `next` returns the commands of the next attempt, one for each key, and
+    /// how long the client waits for the replies. `next` gets the longest lease that the server accepts, in
+    /// milliseconds, or `u64::MAX` if the client does not know this lease.
     ///
     /// # Errors
     /// The errors of `next`; [`Error::Refused`] when the server's error would come again after a repeat;
     /// [`Error::Unreachable`] when there is no time for another attempt, when a wait gets no connection, or when a
     /// request that runs only once may have run.
-    pub(crate) async fn ask(
+    pub(crate) async fn ask_all(
         &mut self,
-        mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
-    ) -> Result<Value, Error> {
+        mut next: impl FnMut(u64) -> Result<(Vec<Cmd>, Duration), Error>,
+    ) -> Result<Vec<Value>, Error> {
         let (mut longest_lease, mut failures) = (u64::MAX, 0);
         // The confirmation of a wait uses the connection of the wait, so it needs no permit.
         if self.replicas.is_some() && !self.is_alone && self.permit.is_none() {
@@ -110,12 +127,12 @@ impl Request {
             self.since = Instant::now();
         }
         loop {
-            let (cmd, limit) = next(longest_lease)?;
+            let (cmds, limit) = next(longest_lease)?;
             let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
             let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
             self.is_sent = false;
             let was_asking = self.asking.is_some();
-            let replied = within(limit, self.exchange(&cmd)).await;
+            let replied = within(limit, self.exchange(cmds)).await;
             let refusal = replied.as_ref().err().map(|error| error.code().unwrap_or_default());
             // After READONLY or NOREPLICAS there may be no primary that accepts the request. After MOVED or ASK the client
             // may be unable to reach the other node.
@@ -123,11 +140,11 @@ impl Request {
                 (self.is_answered, self.since) = (true, Instant::now());
             }
             let error = match replied {
-                Ok(reply) => return Ok(reply),
+                Ok(replies) => return Ok(replies),
                 Err(error) => error,
             };
             if self.is_final(&error, failures == 0) {
-                let refused = Error::refused(self.name.shown(), &error);
+                let refused = Error::refused(self.shown(self.refused), &error);
                 longest_lease = match refused.longest_lease() {
                     Some(longest) if longest_lease == u64::MAX => longest,
                     _ => return Err(refused),
@@ -157,9 +174,9 @@ impl Request {
         }
     }
 
-    /// Sends a command once. If replicas must confirm the request, the command WAIT follows in the same pipeline.
-    async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        self.connection = None;
+    /// Sends the commands once. If replicas must confirm the request, the command WAIT follows in the same pipeline.
+    async fn exchange(&mut self, cmds: Vec<Cmd>) -> RedisResult<Vec<Value>> {
+        (self.connection, self.refused) = (None, 0);
         let mut pipeline = pipe();
         let is_alone = self.is_alone || self.replicas.is_some();
         let asking = self.asking.take();
@@ -171,34 +188,41 @@ impl Request {
         } else {
             let node = match asking {
                 Some(node) => node,
-                None => self.client.node_for(&self.name.key).await?,
+                None => self.client.node_for(self.key()).await?,
             };
             let opening = if is_alone { self.client.own(&node) } else { self.client.shared(&node) };
             (node, opening)
         };
         let before = pipeline.len();
-        pipeline.add_command(cmd.clone());
-        if let Some((count, within)) = self.replicas {
+        let count = cmds.len();
+        cmds.into_iter().for_each(|cmd| _ = pipeline.add_command(cmd));
+        if let Some((wanted, within)) = self.replicas {
             // For WAIT, a time of 0 means no limit.
-            pipeline.cmd("WAIT").arg(count).arg(millis(within).max(1));
+            pipeline.cmd("WAIT").arg(wanted).arg(millis(within).max(1));
         }
         let (node, connection) = self.connection.insert((node, opening));
         let mut open = connection.clone().await?;
         self.is_sent = true;
         let may_have_run = replace(&mut self.may_have_run, true);
-        let replies = open.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
+        let mut replies = open.send_packed_commands(&pipeline, before, pipeline.len() - before).await?;
         if is_alone {
             node.keep_idle(connection.clone());
         }
-        let mut replies = replies.into_iter();
-        let reply = replies.next().ok_or_else(timed_out)?;
-        self.confirmed_by = match replies.next().filter(|_| !matches!(reply, Value::ServerError(_))) {
+        let confirmed_by = replies.split_off(count.min(replies.len())).pop();
+        let is_error = |reply: &Value| matches!(reply, Value::ServerError(_));
+        if let Some(refused) = replies.iter().position(is_error) {
+            self.refused = refused;
+            // The server may have carried out the commands for the other keys.
+            self.may_have_run = may_have_run || !replies.iter().all(is_error);
+        } else {
             // If this reply to WAIT is an error, the server has carried out the request.
-            Some(confirmed_by) => from_redis_value(confirmed_by.extract_error()?)?,
-            None => 0,
-        };
-        self.may_have_run = may_have_run;
-        reply.extract_error()
+            self.confirmed_by = match confirmed_by {
+                Some(reply) => from_redis_value(reply.extract_error()?)?,
+                None => 0,
+            };
+            self.may_have_run = may_have_run;
+        }
+        replies.into_iter().map(Value::extract_error).collect()
     }
 
     /// Stores the effect of an error for later attempts. Returns whether the error would come again after a repeat.
@@ -229,7 +253,7 @@ impl Request {
             "MOVED" | "ASK" if !self.client.is_cluster() => return true,
             "MOVED" => {
                 let target = self.client.redirect(error, node);
-                target.map(|target| self.client.assign(&self.name.key, &target));
+                target.map(|target| self.client.assign(self.key(), &target));
             }
             "ASK" => self.asking = self.client.redirect(error, node),
             // The script of a guarded command may return these errors itself, after it has written.
@@ -258,7 +282,16 @@ impl Request {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
         let servers = servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ");
-        Error::Unreachable { key: self.name.shown(), cause: format!("{servers}: {why}") }
+        Error::Unreachable { key: self.shown(0), cause: format!("{servers}: {why}") }
+    }
+
+    /// The first key. The node that serves this key serves all keys of the request.
+    fn key(&self) -> &[u8] {
+        self.names.first().map_or(&[], |name| &name.key)
+    }
+
+    pub(crate) fn shown(&self, position: usize) -> String {
+        self.names.get(position).map_or_else(String::new, |name| name.shown())
     }
 
     /// The time after which there is no further attempt.
@@ -266,22 +299,31 @@ impl Request {
         self.deadline.min(self.since + self.patience)
     }
 
-    /// Sends a release in the background, until there is a reply or the deadline is reached. If a connection is open,
-    /// the client sends the release at once. If an earlier request may still run, the client sends the release on the
-    /// connection of that request. So the server reads the release after the request, even if the server is paused now.
-    pub(crate) fn release_in_background(&mut self, release: Cmd) {
-        let (client, name) = (Arc::clone(&self.client), Arc::clone(&self.name));
-        let mut request = Self::new(&client, &name, self.deadline);
+    /// Releases keys of this request in the background, until there is a reply or the deadline is reached. If a
+    /// connection is open, the client sends the releases at once. If an earlier request may still run, the client sends
+    /// the releases on the connection of that request. So the server reads the releases after the request, even if the
+    /// server is paused now.
+    pub(crate) fn release_in_background(
+        &mut self,
+        names: &[Arc<OwnedKey>],
+        release: impl Fn(&OwnedKey) -> Cmd,
+    ) {
+        let (client, names) = (Arc::clone(&self.client), names.to_vec());
+        let releases: Vec<_> = names.iter().map(|name| release(name)).collect();
+        let mut request = Self::new(&client, names.clone(), self.deadline);
         request.is_release = true;
         request.reused = self.connection.take().filter(|_| self.may_have_run);
         // The connection stays open until the release has ended, and so the call keeps its permit.
         request.permit = self.permit.take();
-        client.releases.send_modify(|releases| releases.push(Arc::clone(&name)));
+        client.releases.send_modify(|releases| releases.extend(names.clone()));
         let mut releasing = async move {
-            let _ = request.repeat(&release).await;
+            let limit = client.settings.response_limit;
+            let _ = request.ask_all(|_| Ok((releases.clone(), limit))).await;
             client.releases.send_modify(|releases| {
-                let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
-                done.map(|done| releases.swap_remove(done));
+                for name in names {
+                    let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
+                    done.map(|done| releases.swap_remove(done));
+                }
             });
         }
         .boxed();

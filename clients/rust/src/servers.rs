@@ -181,6 +181,12 @@ impl Inner {
             idle: Mutex::default(),
         });
         self.runtime.spawn(close_idle(Arc::downgrade(&node)));
+        // The addresses of servers may change. So forget a node that serves no slot and has no request in progress. The
+        // nodes that the program has named stay.
+        let named = self.address.servers();
+        nodes.retain(|node| {
+            Arc::strong_count(node) > 1 || named.iter().any(|info| info.addr() == node.info.addr())
+        });
         // A server has named this node just now, so this node comes before the nodes that did not answer.
         let behind_first = nodes.len().min(1);
         nodes.insert(behind_first, Arc::clone(&node));
@@ -199,7 +205,16 @@ impl Inner {
         let is_watched = matches!(self.address, Address::Sentinels { .. });
         self.spawn(async move {
             let client = redis::Client::open(info)?;
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let connecting = client.get_multiplexed_async_connection_with_config(&config).await;
+            let mut connection = connecting.map_err(|error| {
+                if !error.is_connection_dropped() {
+                    return error;
+                }
+                // A server with `maxclients` connections says so and closes the connection. The redis crate does not
+                // return a reply that arrives before its first request.
+                let text = "the server closed the new connection, perhaps because of its setting maxclients";
+                io::Error::other(format!("{text}: {error}")).into()
+            })?;
             if is_watched {
                 // This request gets half the limit, so that a call has time to find another primary.
                 let role = within(limit / 2, cmd("ROLE").query_async(&mut connection)).await?;

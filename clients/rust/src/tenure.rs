@@ -5,7 +5,7 @@
 //! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 
-use crate::commands::{Kind, OwnedKey, Tokens, read};
+use crate::commands::{Grant, Grants, Kind, OwnedKey, read};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
@@ -34,15 +34,11 @@ pub(crate) struct Tenure {
 #[derive(Clone)]
 pub(crate) struct State {
     /// The keys that the owner may still hold at the server.
-    pub(crate) keys: Tokens,
+    pub(crate) keys: Grants,
     /// When the first lease ends by this process's clock, if the client does not renew the leases again.
     pub(crate) deadline: Instant,
     /// When the last lease ends at the latest.
     pub(crate) last_deadline: Instant,
-    pub(crate) kind: Kind,
-    /// The kind of the last request that had a reply. It differs from `kind` after a downgrade without a reply. If the
-    /// server refuses a renewal with one of the two kinds, the next renewal names the other kind.
-    pub(crate) other_kind: Kind,
     /// The lease that each renewal asks for, in milliseconds.
     pub(crate) lease: u64,
     /// Whether the client renews the leases. This is always true while the client waits for further keys.
@@ -81,13 +77,11 @@ impl State {
 
 impl Tenure {
     /// A tenure without keys. The caller adds the keys.
-    pub(crate) fn new(client: &Arc<Inner>, kind: Kind) -> Self {
+    pub(crate) fn new(client: &Arc<Inner>) -> Self {
         let state = State {
-            keys: Tokens::new(),
+            keys: Grants::new(),
             deadline: from_now(FAR_FUTURE),
             last_deadline: Instant::now(),
-            kind,
-            other_kind: kind,
             lease: u64::MAX,
             is_renewed: true,
             since: None,
@@ -98,7 +92,7 @@ impl Tenure {
     }
 
     /// Adds keys. `lease` is the lease that renewals ask for, in milliseconds. For `since` see [`State::since`].
-    pub(crate) fn add(&self, keys: Tokens, deadline: Instant, lease: u64, since: Option<Instant>) {
+    pub(crate) fn add(&self, keys: Grants, deadline: Instant, lease: u64, since: Option<Instant>) {
         self.state.send_modify(|state| {
             state.keys.extend(keys);
             state.deadline = state.deadline.min(deadline);
@@ -169,6 +163,10 @@ impl Tenure {
         });
     }
 
+    fn change_grant(&self, name: &OwnedKey, change: impl FnOnce(&mut Grant)) {
+        self.change(|state| _ = state.keys.get_mut(name).map(change));
+    }
+
     /// Renews the leases until the tenure is over.
     async fn renew_until_over(self: Arc<Self>) {
         let (mut changes, mut breaks) = (self.state.subscribe(), self.client.broken.subscribe());
@@ -198,9 +196,9 @@ impl Tenure {
     pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
         self.check()?;
         let keys = self.state().keys;
-        let renewals = keys.iter().map(async |(name, token)| {
-            let mut request = Request::new(&self.client, name, from_now(patience));
-            self.renew_key(*token, &mut request).await
+        let renewals = keys.keys().map(async |name| {
+            let mut request = Request::new(&self.client, vec![Arc::clone(name)], from_now(patience));
+            self.renew_key(name, &mut request).await
         });
         let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
         self.check()?;
@@ -214,21 +212,26 @@ impl Tenure {
         self.check()
     }
 
-    /// Sets a new lease for the key of a request, and returns when this lease ends. The time limit of each attempt is
-    /// a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request
-    /// is reached.
+    /// Sets a new lease for the only key of a request, and returns when this lease ends. The time limit of each attempt
+    /// is a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request is
+    /// reached.
     ///
     /// # Errors
     /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
-    pub(crate) async fn renew_key(&self, token: u64, request: &mut Request) -> Result<Instant, Error> {
-        let name = Arc::clone(&request.name);
+    pub(crate) async fn renew_key(
+        &self,
+        name: &Arc<OwnedKey>,
+        request: &mut Request,
+    ) -> Result<Instant, Error> {
         request.deadline = request.deadline.min(self.state.borrow().deadline);
         let response_limit = self.client.settings.response_limit;
         let (mut deadline, mut asked_kind) = (Instant::now(), Kind::default());
         let renewed = request.ask(|longest_lease| {
             self.check()?;
             self.change(|state| state.lease = state.lease.min(longest_lease));
-            let State { lease, kind, hold_end, .. } = *self.state.borrow();
+            let State { lease, hold_end, .. } = *self.state.borrow();
+            let grant = self.state.borrow().keys.get(name).copied();
+            let Grant { token, kind, .. } = grant.ok_or_else(|| name.lost_by(Loss::Released))?;
             asked_kind = kind;
             let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end)).max(1)));
             deadline = lease_end(lease, Instant::now());
@@ -240,19 +243,19 @@ impl Tenure {
         });
         let renewed = renewed.await.map_err(|error| {
             if matches!(error.code(), Some("LIMIT" | "ERR")) {
-                self.change(|state| {
-                    if state.kind == asked_kind {
-                        swap(&mut state.kind, &mut state.other_kind);
+                self.change_grant(name, |grant| {
+                    if grant.kind == asked_kind {
+                        swap(&mut grant.kind, &mut grant.other_kind);
                     }
                 });
             }
-            self.judge(&name, error, &LOSSES)
+            self.judge(name, error, &LOSSES)
         });
         let _: u64 = read(renewed?)?;
-        self.change(|state| {
-            state.last_deadline = state.last_deadline.max(deadline);
-            if state.kind == asked_kind {
-                state.other_kind = asked_kind;
+        self.change(|state| state.last_deadline = state.last_deadline.max(deadline));
+        self.change_grant(name, |grant| {
+            if grant.kind == asked_kind {
+                grant.other_kind = asked_kind;
             }
         });
         Ok(deadline)

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Replies that no lock command has: other types, numbers out of range, lists that never end, and text that is not
 /// RESP.
@@ -185,7 +185,7 @@ async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
     let failed = soon(lock.wait(Duration::from_millis(200)).acquire()).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
-    let handle = r#"[[[{"key":[107],"owner":[109,101]},7]],30000,{"limit":"Exclusive","weight":null}]"#;
+    let handle = r#"[[[{"key":[107],"owner":[109,101]},7,{"limit":"Exclusive","weight":null}]],30000,null]"#;
     let failed = soon(client.resume(handle)).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
     assert!(soon(client.close()).await, "nothing was sent, so there is nothing to release");
@@ -222,6 +222,109 @@ async fn a_server_that_closes_the_connection_after_each_renewal_gets_few_renewal
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_block_gets_few_requests() {
+    for is_granted in [false, true] {
+        let waits = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&waits);
+        let server = play(move |words| match &*words[0] {
+            "LOCK.ACQUIRE" if words.iter().any(|word| word == "BLOCK") => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                if is_granted { b"*3\r\n:7\r\n:1\r\n:3000\r\n".to_vec() } else { b"_\r\n".to_vec() }
+            }
+            "LOCK.ACQUIRE" => b"_\r\n".to_vec(),
+            "LOCK.RENEW" => b"-NOTHELD the lock is free\r\n".to_vec(),
+            _ => b":0\r\n".to_vec(),
+        });
+        let client = client_with(&url(server.port()), Settings::default());
+        let waiter = tokio::spawn(client.lock("k").wait(LONG).acquire());
+        eventually("the wait is repeated", || waits.load(Ordering::Relaxed) > 2);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let waits = waits.load(Ordering::Relaxed);
+        assert!(waits < 10, "{waits} requests");
+        waiter.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_keys_ask_for_replicas_once() {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    let server = play(move |words| {
+        seen.lock().expect("no panic").push(words[0].clone());
+        match &*words[0] {
+            "LOCK.ACQUIRE" => b"*3\r\n:7\r\n:1\r\n:30000\r\n".to_vec(),
+            "WAIT" => b":1\r\n".to_vec(),
+            _ => b":0\r\n".to_vec(),
+        }
+    });
+    let client = client_with(&url(server.port()), Settings::default());
+    let lock = client.locks(["k", "l", "m"]).replicas(1, Duration::from_millis(100));
+    let guard = lock.try_acquire().await.expect("a guard");
+    let expected = ["LOCK.ACQUIRE", "LOCK.ACQUIRE", "LOCK.ACQUIRE", "WAIT"];
+    assert_eq!(*requests.lock().expect("no panic"), expected);
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_ask_after_another_redirection_is_followed_without_a_pause() {
+    let ports = Arc::new(Mutex::new(Vec::new()));
+    let nodes = [0, 1, 2].map(|number| {
+        let (ports, mut is_asking) = (Arc::clone(&ports), false);
+        play(move |words| {
+            let port = |node: usize| -> u16 { ports.lock().expect("no panic")[node] };
+            match (number, &*words[0]) {
+                (0, _) => format!("-MOVED 12706 127.0.0.1:{}\r\n", port(1)).into_bytes(),
+                (1, _) => format!("-ASK 12706 127.0.0.1:{}\r\n", port(2)).into_bytes(),
+                (_, "ASKING") => {
+                    is_asking = true;
+                    b"+OK\r\n".to_vec()
+                }
+                (_, "LOCK.ACQUIRE") if is_asking => b"*3\r\n:7\r\n:1\r\n:30000\r\n".to_vec(),
+                _ => b"-ERR unexpected\r\n".to_vec(),
+            }
+        })
+    });
+    *ports.lock().expect("no panic") = nodes.iter().map(Listener::port).collect();
+    let address = format!("redis+cluster://127.0.0.1:{}", nodes[0].port());
+    // The least of several times, because the machine may be busy. A pause takes at least 50 ms.
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let client = client_with(&address, Settings::default());
+        let begun = Instant::now();
+        drop(client.lock("k").try_acquire().await.expect("a guard"));
+        times.push(begun.elapsed());
+    }
+    assert!(times.iter().min() < Some(&Duration::from_millis(45)), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_have_left_a_cluster_are_forgotten() {
+    let mut named = 0;
+    let node = play(move |words| {
+        if words[0] == "ASKING" {
+            return b"+OK\r\n".to_vec();
+        }
+        named += 1;
+        format!("-MOVED 12706 127.1.{}.{}:1\r\n", named / 256, named % 256).into_bytes()
+    });
+    let address = format!("redis+cluster://127.0.0.1:{}", node.port());
+    let client = client_with(&address, Settings::default().patience(Duration::from_millis(300)));
+    // Each known node has a task, which closes its idle connections.
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let mut most = 0;
+    for callers in [300, 1] {
+        let callers: Vec<_> = (0..callers).map(|_| tokio::spawn(client.lock("k").try_acquire())).collect();
+        for caller in callers {
+            let failed = soon(caller).await.expect("no panic");
+            assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
+        }
+        most = most.max(tasks());
+    }
+    assert!(most > 100, "{most} tasks");
+    eventually("few nodes are known", || tasks() < 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_downgrade_without_a_reply_that_is_refused_later_keeps_the_lock() {
     for code in ["LIMIT", "ERR"] {
         let renewals = Arc::new(AtomicU64::new(0));
@@ -253,6 +356,26 @@ async fn a_downgrade_without_a_reply_that_is_refused_later_keeps_the_lock() {
         assert!(guard.is_held(), "{code}");
         guard.release().await.expect("a release");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_names_the_kind_of_each_key_after_one_key_has_refused_a_downgrade() {
+    let server = play(|words| match &*words[0] {
+        "LOCK.ACQUIRE" => b"*3\r\n:7\r\n:1\r\n:30000\r\n".to_vec(),
+        "LOCK.RENEW" if words[1] == "k" && words.last().is_some_and(|last| last != "SHARED") => {
+            b"-LIMIT the owner has SHARED\r\n".to_vec()
+        }
+        "LOCK.RENEW" if words[1] == "l" && words.last().is_some_and(|last| last == "SHARED") => {
+            b"-LIMIT the owner has SLOTS 1\r\n".to_vec()
+        }
+        "LOCK.RENEW" => b":7\r\n".to_vec(),
+        _ => b":0\r\n".to_vec(),
+    });
+    let client = client_with(&url(server.port()), Settings::default());
+    let guard = client.locks(["k", "l"]).acquire().await.expect("a guard");
+    let refused = guard.downgrade(Limit::Shared).await;
+    assert_eq!(refused.expect_err("the key l refuses").code(), Some("LIMIT"));
+    client.resume(&guard.handle()).await.expect("a guard").release().await.expect("a release");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -213,8 +213,47 @@ async fn a_handle_resumes_a_downgraded_semaphore_of_several_keys() {
     other.release().await.expect("a release");
     guard.release().await.expect("a release");
     assert!(matches!(client.resume(&handle).await, Err(Error::Lost { .. })));
-    for handle in ["", "k", "6b:6f:7:1:30000:other:0", "6b:6f:x:1:30000:1:0", "6x:6f:7:1:30000:1:0"] {
+    for handle in ["", "k", "[[],30000,null]", "[[[{\"key\":[107],\"owner\":[109]},7]],30000,null]"] {
         assert!(matches!(client.resume(handle).await, Err(Error::Invalid(_))), "{handle}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_has_the_rest_of_the_hold_limit() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let limit = Duration::from_secs(3);
+    let lock = client.lock("k").lease(LONG).hold_limit(limit);
+    let guard = lock.acquire().await.expect("a guard");
+    tokio::time::sleep(limit / 3).await;
+    let resumed = client.resume(&guard.handle()).await.expect("a guard");
+    assert!(resumed.lease_left() <= limit * 2 / 3, "{:?}", resumed.lease_left());
+    assert!(server.client().holder("k").lease_left <= 2_001, "the server frees it in time, too");
+    assert_eq!(soon(resumed.lost()).await, Loss::LeaseOver);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_refused_for_shared_locks_slots_and_wait_limits() {
+    let server = Server::start();
+    let client = client(&server).await;
+    for lock in [client.lock("k").shared(), client.lock("k").slots(2), client.lock("k").wait(LONG)] {
+        let refused = soon(lock.lead(async |_| ())).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    assert_eq!(server.client().call("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_is_named_as_the_cause() {
+    let server = Server::start();
+    let mut observer = server.client();
+    let connections = observer.stat("clients", "connected_clients");
+    assert_eq!(observer.call(format!("CONFIG SET maxclients {connections}")), Reply::ok());
+    let settings = Settings::default().patience(Duration::from_millis(300));
+    for _ in 0..5 {
+        let failed = client_with(&url(server.port()), settings.clone()).lock("k").try_acquire().await;
+        let text = failed.expect_err("a full server").to_string();
+        assert!(text.contains("max number of clients") || text.contains("maxclients"), "{text}");
     }
 }
 
