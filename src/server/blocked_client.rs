@@ -31,8 +31,6 @@ pub struct BlockedClient {
     pub minted: bool,
     /// The client's socket, if known.
     pub socket: Option<Socket>,
-    /// Whether the client was the default user when its wait began.
-    by_default_user: bool,
 }
 
 impl BlockedClient {
@@ -46,15 +44,14 @@ impl BlockedClient {
         let handle = NonNull::new(handle)?;
         // SAFETY: the handle has just been made.
         unsafe { api!(RedisModule_SetDisconnectCallback(handle.as_ptr(), entry_points.disconnect)) };
-        Some(Self { handle, id, minted, socket, by_default_user: context.is_default_user(id) })
+        Some(Self { handle, id, minted, socket })
     }
 
     /// Whether the client does not get a reply any more, although the server has not reported that the client has
-    /// left. The client has closed its connection, or the server is about to close the connection because the client's
-    /// user was deleted. Until then, such a client is the default user.
+    /// left: the client has closed its connection, or the server is about to close the connection because the client's
+    /// user was deleted.
     pub fn has_left(self, context: Context) -> bool {
-        self.socket.is_some_and(Socket::is_left)
-            || (!self.by_default_user && context.is_default_user(self.id))
+        self.socket.is_some_and(|socket| socket.is_left() || context.is_losing_user(self.id, socket))
     }
 
     /// Unblocks a client that has left its wait queue.
@@ -65,7 +62,7 @@ impl BlockedClient {
 
     /// A value for lookups, which equals the client with this handle.
     pub const fn with_handle(handle: NonNull<raw::RedisModuleBlockedClient>) -> Self {
-        Self { handle, id: 0, minted: false, socket: None, by_default_user: true }
+        Self { handle, id: 0, minted: false, socket: None }
     }
 
     /// A value for lookups, which equals the client of the running callback.
