@@ -18,6 +18,7 @@ const (
 	shortLease = 3000                   // the lease in milliseconds of a grant that the client has not confirmed yet
 	slice      = 10 * time.Second       // how long one request waits at most; the next request continues the wait
 	keep       = 5000                   // how long the server keeps the caller's place in the queue between two requests, in milliseconds
+	shortest   = time.Second            // if a slice ends earlier, the server did not block, for example in a script of a proxy
 	replyTime  = 5 * time.Millisecond   // the server ends a wait this long before the caller's deadline
 	firstPause = 50 * time.Millisecond  // the first pause between two attempts; each further pause is twice as long, up to a second
 	leaveLimit = 200 * time.Millisecond // how long a failed call waits for the replies to its releases
@@ -314,7 +315,7 @@ func (p *part) wait(ctx context.Context) error {
 		}
 		return p.command(r, acquireCommand, min(p.lease, shortLease), arguments...)
 	}}
-	for {
+	for early := 0; ; {
 		err := r.readGrant(r.ask())
 		switch {
 		case err != nil:
@@ -327,7 +328,11 @@ func (p *part) wait(ctx context.Context) error {
 		case isLast:
 			return p.fail(ErrBusy, context.DeadlineExceeded)
 		}
-		p.mayBeHeld = true // the server keeps the place in the queue
+		p.mayBeHeld = true                                     // the server keeps the place in the queue
+		if ended := time.Now(); ended.Sub(r.sent) < shortest { // do not send requests without a break
+			sleep(ctx, ended.Add(backOff(early)))
+			early++
+		}
 	}
 }
 

@@ -273,7 +273,7 @@ class Acquisition(Call):
 
     async def _wait(self, tenure: Tenure) -> bool:
         """Wait in the server's queue. While all waiting connections are in use, poll instead."""
-        pause = 0.05
+        pause, early = 0.05, 0
         with Turn(self.runtime, self.runtime.turns, self.lock.waiting_connections) as turn:
             while self.left() > 0:
                 if not self._holding.held:
@@ -284,6 +284,10 @@ class Acquisition(Call):
                         return True
                     if request.reply is None and not tenure.is_pending:  # this was the last slice
                         return False
+                    # A server does not block in a script, for example of a proxy. Do not send requests without a break.
+                    if monotonic() - request.sent < min(1.0, (self._holding.lease or 2000) / 2000):
+                        await self.runtime.sleep(min(back_off(early), self.left()))
+                        early += 1
                 elif not await turn.wait(min(pause, self.left())):
                     pause = min(1.0, pause * 2)
                     if await self._try([tenure], FOREVER):

@@ -23,6 +23,9 @@ final class Acquisition {
     /** How long the server keeps the position in the queue between two slices, or when a connection breaks. */
     private static final long KEEP = 5_000;
 
+    /** If a slice ends earlier, the server did not block, for example because a proxy runs the command in a script. */
+    private static final long SHORTEST_SLICE = 1_000;
+
     /** The longest lease of a grant that ends a wait. Then the client confirms the grant, and so sets the whole lease. */
     private static final long SHORT_LEASE = 3_000;
 
@@ -241,6 +244,7 @@ final class Acquisition {
         private boolean isLastSlice;
         private @Nullable CompletableFuture<Void> turn;
         private int polls;
+        private int earlyReplies;
 
         /** @param mayWait whether to wait until the end of the wait limit */
         Key(Tenure tenure, boolean mayWait) {
@@ -283,6 +287,9 @@ final class Acquisition {
                     confirm();
                 } else if (isLastSlice) {
                     end(false, null);
+                } else if (Clock.now() - call.sent < SHORTEST_SLICE) { // do not send requests without a break
+                    long pause = Math.min(Clock.left(waitEnd), Clock.backOff(earlyReplies++));
+                    then(call.pause(pause), paused -> waitOrPoll());
                 } else {
                     waitOrPoll();
                 }
