@@ -14,7 +14,9 @@ const ROW: f64 = 17.0;
 /// Frames that are narrower are left out.
 const NARROWEST: f64 = 4.0;
 /// The width of a letter in a frame.
-const LETTER: f64 = 6.1;
+const LETTER: f64 = 6.8;
+/// A name with less room is left out.
+const SHORTEST_NAME: usize = 5;
 
 /// A function, its calls of other functions, and the number of samples in all of them.
 #[derive(Debug, Default)]
@@ -82,9 +84,12 @@ impl Frame {
                 ROW - 1.0,
                 escaped(name),
             );
-            let shown: String = name.chars().take(((width - 4.0) / LETTER) as usize).collect();
-            if shown.chars().count() > 2 {
-                *body += &text("small", x + 2.0, y + 12.0, &shown);
+            let room = ((width - 4.0) / LETTER) as usize;
+            if name.chars().count() <= room {
+                *body += &text("small", x + 2.0, y + 12.0, name);
+            } else if room >= SHORTEST_NAME {
+                let beginning: String = name.chars().take(room - 1).collect();
+                *body += &text("small", x + 2.0, y + 12.0, &format!("{beginning}…"));
             }
             call.draw_calls(x, y - ROW, sample, body);
             x += width;
