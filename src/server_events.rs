@@ -181,8 +181,9 @@ pub fn swapped(one: Db, other: Db) {
 
 /// A client has changed the length of the quarantine: the quarantine may be over, or have begun again.
 pub fn quarantine_changed(length: Span) {
+    let now = mono();
     recheck(|state| {
-        state.store.quarantine.set_length(length);
+        state.store.set_quarantine_length(length, now);
         state.store.queues.queues().collect()
     });
 }

@@ -610,6 +610,20 @@ impl<W: Copy + Eq + Hash> Store<W> {
         self.flushed.append(self.dropped_locks.flush(db));
     }
 
+    /// A client has changed the length of the quarantine. The quarantine may begin again after it was over. The store
+    /// has not remembered the tenures that ended meanwhile. So no tenure of that time can be restored.
+    pub fn set_quarantine_length(&mut self, length: Span, now: Instant) {
+        let was_over = self.quarantine.ends(now).is_none();
+        self.quarantine.set_length(length);
+        if let Some(last) = self.tokens.last()
+            && was_over
+            && self.quarantine_left(now).is_some()
+        {
+            self.memories.flush(None, last);
+            self.decided_in_quarantine = true;
+        }
+    }
+
     /// Two databases have been swapped. Each client still waits for the same key of the same database.
     pub fn swap(&mut self, one: Db, other: Db) {
         self.memories.swap(one, other);

@@ -402,6 +402,22 @@ fn a_flush_ends_all_older_tenures_of_its_database() {
     assert_eq!(ended(&store, "k"), None, "there is no quarantine");
 }
 
+#[test]
+fn a_quarantine_that_begins_again_restores_no_tenure_from_before() {
+    let mut store = in_quarantine();
+    store.tokens.observe(token(5));
+    let mut set_length = |millis: u64| {
+        store.set_quarantine_length(Span::from_millis(millis).unwrap(), at(100));
+        let memory = store.memory(&name("k"));
+        [5, 6].map(|number| memory.may_restore(token(number), Mode::EXCLUSIVE))
+    };
+    assert_eq!(set_length(200), [true, true], "the quarantine goes on");
+    assert_eq!(set_length(50), [true, true], "the quarantine is over");
+    assert_eq!(set_length(101), [false, true], "the quarantine begins again");
+    store.notice_end_of_quarantine(at(101));
+    assert_eq!(ended(&store, "k"), None, "the quarantine is over");
+}
+
 /// FLUSHALL ASYNC does not stop the server, because it frees the keys on another thread. So the module must not stop
 /// the server either, and frees the dropped locks in parts.
 #[test]

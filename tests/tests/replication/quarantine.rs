@@ -352,6 +352,20 @@ fn quarantine_begins_again_when_it_is_set_to_more_than_has_passed() {
 }
 
 #[test]
+fn a_tenure_that_ended_before_the_quarantine_began_again_cannot_be_restored() {
+    let server = long();
+    let (mut a, mut b) = (server.client(), server.client());
+    assert_eq!(a.call("CONFIG SET lock.quarantine 0"), Reply::ok());
+    let ended = a.acquire("lock A PX 600000").token;
+    a.call("LOCK.RELEASE lock A");
+    let token = b.acquire("lock B PX 600000").token;
+    b.call("LOCK.RELEASE lock B");
+    assert_eq!(a.call("CONFIG SET lock.quarantine 600000"), Reply::ok());
+    assert_eq!(a.call(format!("LOCK.RENEW lock A TOKEN {ended}")).error_word(), "NOTHELD");
+    assert_eq!(b.call(format!("LOCK.RENEW lock B TOKEN {token}")).error_word(), "NOTHELD");
+}
+
+#[test]
 fn a_restored_tenure_reaches_replicas_and_the_aof() {
     let mut primary = Setup::new().module(LONG).config("appendonly yes").config("appendfsync always").start();
     let replica = Server::start_replica_of(&primary);
