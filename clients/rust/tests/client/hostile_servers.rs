@@ -50,6 +50,7 @@ fn play(reply: impl FnMut(&[String]) -> Vec<u8> + Send + 'static) -> Listener {
 }
 
 fn serve(mut stream: TcpStream, mut reply: impl FnMut(&[String]) -> Vec<u8>) -> Option<()> {
+    stream.set_nodelay(true).ok()?; // Otherwise the second reply may wait 40 ms for the client's acknowledgement.
     let mut unread = Vec::new();
     let mut bytes = [0; 4_096];
     loop {
