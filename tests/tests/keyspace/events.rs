@@ -94,23 +94,21 @@ fn a_lease_end_found_by_the_module_is_published_as_expired_once() {
 #[test]
 fn a_lease_end_found_by_a_command_is_published_as_expired_once() {
     let server = Server::start();
-    let mut a = server.client();
+    let (mut listener, mut a) = (listener(&server), server.client());
     a.call("DEBUG SET-ACTIVE-EXPIRE 0");
     a.call_all(["LOCK.ACQUIRE lock A PX 50", "PERSIST lock"]);
-    let mut listener = listener(&server);
     eventually("the lease is over", || a.call("LOCK.RENEW lock A TOKEN 1").error().contains("free"));
-    assert_events(&mut listener, &mut a, &["expired lock"]);
+    assert_events(&mut listener, &mut a, &["lock.acquired lock", "expired lock"]);
 }
 
 #[test]
 fn the_end_of_one_of_several_leases_found_by_info_is_published_as_expired_once() {
     let server = Server::start();
-    let mut a = server.client();
+    let (mut listener, mut a) = (listener(&server), server.client());
     a.acquire("lock A SHARED PX 600000");
     a.acquire("lock B SHARED PX 50");
-    let mut listener = listener(&server);
     eventually("the lease is over", || a.holders("lock").len() == 1);
-    assert_events(&mut listener, &mut a, &["expired lock"]);
+    assert_events(&mut listener, &mut a, &["lock.acquired lock", "lock.acquired lock", "expired lock"]);
 }
 
 #[test]
