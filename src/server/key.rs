@@ -124,7 +124,7 @@ impl<'a> OpenKey<'a> {
 
     /// Carries out a change of the lock in the key. `before` is the expiry time of the lock before the change, and
     /// `after` is the expiry time now. A free lock has none: its key is deleted. When a lease begins, the key gets the
-    /// expiry time of the lock. When the lease that would have ended last is over early, the key gets an earlier expiry
+    /// expiry time of the lock. When the tenure with the latest deadline ends early, the key gets an earlier expiry
     /// time. All other changes leave the TTL of the key alone. So a TTL that a client has set stays until the next
     /// lease, and a key without a TTL stays without one.
     ///
