@@ -63,8 +63,8 @@ impl State {
         }
     }
 
-    /// Sets when the lock of a wait queue must be checked again, if the queue still exists. If the check is overdue, its
-    /// time is now. Otherwise a lock that needs many checks in a row would come before all other locks.
+    /// Sets when the lock of a wait queue must be checked again, if the queue still exists. If the check is overdue,
+    /// its time is now: with an earlier time, a lock that needs many checks in a row would come before all other locks.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>, now: Instant) {
         self.store.queues.set_due(queue, due.map(|due| due.max(now)));
         self.rearm(now);

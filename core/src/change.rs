@@ -3,7 +3,7 @@
 use crate::holder::Holder;
 use crate::token::FencingToken;
 
-/// A change to one holder.
+/// A change to one holder, or the end of all tenures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The owner now holds the lock with these values, after a grant, a restoration, a renewal, or a re-entry that

@@ -9,11 +9,11 @@ use crate::token::FencingToken;
 use crate::units::{Instant, WallTime};
 use std::num::NonZeroI64;
 
-/// One holder and the TTL of the key.
+/// One holder and the expiry time of the key.
 ///
-/// The TTL itself is not stored. Usually the token is the wall time of the grant, and the TTL is the token plus the
-/// time from the grant to the deadline. Only the drift is stored: the difference between the TTL and this sum. The
-/// drift is small if nobody sets the wall clock.
+/// The expiry time itself is not stored. Usually the token is the wall time of the grant, and the expiry time is the
+/// token plus the time from the grant to the deadline. Only the drift is stored: the difference between the expiry time
+/// and this sum. The drift is small if nobody sets the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompactHolder {
     /// The owner.
@@ -78,7 +78,7 @@ impl CompactHolder {
         self.holder().map_owner(|_| ()).map_owner(|()| self.owner)
     }
 
-    /// The TTL of the key.
+    /// The expiry time of the key.
     pub fn expires_at(&self) -> WallTime {
         let (length, drift) = (self.length_and_drift.high(), self.length_and_drift.low());
         WallTime::from_micros(self.holds_and_token.low().saturating_add(length).saturating_add(drift))

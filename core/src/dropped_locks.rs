@@ -99,8 +99,8 @@ impl DroppedLocks {
         self.unreplicated.insert((db, key.into()));
     }
 
-    /// Keeps a lock that need not be replicated, because it came from the primary or from a file, or is put back
-    /// unchanged.
+    /// Keeps a lock without marking its name as unreplicated: the lock came from the primary or from a file, or is put
+    /// back unchanged.
     pub fn put(&mut self, db: Db, key: &[u8], lock: Lock) {
         let hash = self.hasher.hash_one(key);
         let of_hash = self.by_db.entry(db).or_default().entry(hash).or_insert_with(|| Vec::with_capacity(1));
@@ -169,7 +169,7 @@ impl DroppedLocks {
         }
     }
 
-    /// Removes and returns the dropped locks of a database, or of all databases. The module need not replicate the
+    /// Removes and returns the dropped locks of a database, or of all databases. The module does not replicate the
     /// removal, because the server itself replicates FLUSHDB and FLUSHALL.
     pub fn flush(&mut self, db: Option<Db>) -> FlushedLocks {
         let Some(db) = db else {

@@ -210,7 +210,8 @@ fn decode_puts(mut reader: Reader<'_>) -> Result<Lock, Malformed> {
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The list gets its memory once. A list that grows could take much more memory than a hostile payload.
+    // The list gets its memory once. If the list grew, a hostile payload could make it take much more memory than the
+    // payload itself.
     let mut holders = Vec::with_capacity((reader.rest.len() / SHORTEST_PUT).saturating_add(1));
     holders.push(first);
     while !reader.rest.is_empty() {

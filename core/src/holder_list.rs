@@ -312,8 +312,8 @@ impl Indexed {
         self.by_deadline.range(..=(now, FencingToken::MAX)).map(|(_, token)| *token)
     }
 
-    /// The holders whose leases are not over, and the first `most` of them. Visits these holders or the others,
-    /// whichever are fewer, and the first `most`.
+    /// The holders whose leases are not over, and the first `most` of them. To count the holders, this function visits
+    /// those whose leases are over or those whose leases are not, whichever are fewer.
     pub fn present(&self, now: Instant, most: usize) -> Present {
         let over = self.expired(now);
         let after = (Bound::Excluded((now, FencingToken::MAX)), Bound::Unbounded);
@@ -354,7 +354,7 @@ impl Indexed {
         self.weight = self.weight.saturating_sub(u64::from(mode.weight.number()));
     }
 
-    /// The load without one holder for each of these modes.
+    /// The load of the holders that are left when, for each of these modes, one holder of this mode is taken away.
     pub fn load_without(&self, modes: impl IntoIterator<Item = Mode>) -> Load {
         let (mut weight, mut limits) = (self.weight, BTreeMap::<Slots, usize>::new());
         for mode in modes {

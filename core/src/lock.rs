@@ -17,7 +17,7 @@ use crate::units::{Instant, Now, WallTime};
 use std::hash::{Hash, Hasher};
 use std::mem;
 
-/// The holders of one lock, and the TTL of its key.
+/// The holders of one lock, and the expiry time of its key.
 #[derive(Clone, Debug)]
 pub struct Lock(Repr);
 
@@ -55,7 +55,7 @@ impl Default for Lock {
     }
 }
 
-/// Locks with the same holders and the same TTL are equal, however they are stored.
+/// Locks with the same holders and the same expiry time are equal, however they are stored.
 impl PartialEq for Lock {
     fn eq(&self, other: &Self) -> bool {
         self.time_to_expire() == other.time_to_expire() && self.holders().eq(other.holders())
@@ -78,8 +78,8 @@ impl Lock {
         Self(Repr::List(None))
     }
 
-    /// A lock with these holders and this TTL. No owner and no token may occur twice. `None` when there are no holders,
-    /// or when the holders do not fit beside each other.
+    /// A lock with these holders and this expiry time. No owner and no token may occur twice. `None` when there are no
+    /// holders, or when the holders do not fit beside each other.
     #[must_use]
     pub fn held_by(holders: Vec<Holder>, expires_at: WallTime) -> Option<Self> {
         let load: Load = holders.iter().map(|holder| holder.mode).collect();
@@ -286,8 +286,8 @@ impl Lock {
         self.last_to_end().map(|(deadline, _)| deadline)
     }
 
-    /// The TTL of the key: the wall time of the last deadline, computed when that deadline was set. If the server
-    /// deletes the key earlier, a client has set another TTL.
+    /// The expiry time of the key: the wall time of the last deadline, computed when that deadline was set. If the
+    /// server deletes the key earlier, a client has set another TTL.
     #[must_use]
     #[inline]
     pub fn expires_at(&self) -> WallTime {
@@ -297,15 +297,15 @@ impl Lock {
         }
     }
 
-    /// The TTL of the key; `None` for a lock that nobody holds.
+    /// The expiry time of the key; `None` for a lock that nobody holds.
     #[must_use]
     #[inline]
     pub fn time_to_expire(&self) -> Option<WallTime> {
         (!self.is_free()).then(|| self.expires_at())
     }
 
-    /// Computes the TTL again by the present wall clock, because the wall clock may have been set since the last
-    /// change.
+    /// Computes the expiry time again by the present wall clock, because the wall clock may have been set since the
+    /// last change.
     pub fn recompute_expiry(&mut self, now: Now) {
         if let Some(deadline) = self.last_deadline() {
             self.with_list(|list| list.expires_at = now.wall_at(deadline));

@@ -66,9 +66,9 @@ impl Quarantine {
 /// What a server has observed of a lock's tenures in this quarantine. The stored lock is not enough: it is from before
 /// the quarantine and may be out of date.
 ///
-/// Each tenure in this memory has ended, or its owner has renewed it or named its count of holds. A released tenure
-/// cannot be restored. If a tenure has ended in any way, the older tenures that do not fit beside it cannot be restored
-/// either, because they ended before it was granted.
+/// This memory is about the tenures that have ended, the tenures that their owners have renewed, and the tenures whose
+/// count of holds their owners have named. A released tenure cannot be restored. If a tenure has ended in any way, the
+/// older tenures that do not fit beside it cannot be restored either, because they ended before it was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuarantineMemory {
     /// No tenure with this token or a smaller token can be restored.

@@ -67,7 +67,8 @@ pub struct RenewRequest {
     /// quarantine and with a token: the limit of the tenure. A tenure that is restored without this value is
     /// exclusive.
     pub slots: Option<Slots>,
-    /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure. But in quarantine and with a
-    /// token, `None` means weight 1 if the tenure is restored, or if it is unconfirmed and the request names a limit.
+    /// The weight of the tenure, at most the limit. `None` keeps the weight of the tenure. In quarantine and with a
+    /// token, `None` means weight 1 in two cases: the tenure is restored, or it is unconfirmed and the request names a
+    /// limit.
     pub weight: Option<Weight>,
 }

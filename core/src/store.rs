@@ -15,9 +15,8 @@
 //!     no event  -->  settled: deleted or overwritten, so the tenures have ended; or renamed or moved
 //! ```
 //!
-//! The store reads no clock and calls no server. The times and the count of locks that the server has freed
-//! are arguments. The count distinguishes a deletion from RENAME and MOVE, which unlink a lock but free
-//! nothing.
+//! The store reads no clock and calls no server. The caller passes the times, and the number of locks that the server
+//! has freed. A deletion raises this number. RENAME and MOVE do not, because they unlink a lock but free nothing.
 
 use crate::change::{Change, End};
 use crate::counters::Counters;
@@ -95,8 +94,8 @@ pub struct Unlinked {
 pub enum Expired {
     /// Nothing is kept: either the unlinked lock has ended, or the key that has expired did not hold this lock.
     Over,
-    /// The tenure is kept, because its lease still runs by the monotonic clock. The key need not be put back, because
-    /// less than a second of the lease is left.
+    /// The tenure is kept, because its lease still runs by the monotonic clock. The key is not put back, because less
+    /// than a second of the lease is left.
     Kept,
     /// The tenure is kept and the key must be put back, because the wall clock has jumped.
     KeptFromClockJump,
@@ -248,7 +247,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
         let Decided { effects, waits } = decided;
         if let Some(queue) = queue {
             *waits = self.queues.name(queue).map(|name| Waits { queue, lock: name, due: None });
-            // A lease that is over shows no change, because one decision does not end all leases that are over.
+            // If the first lease is over, the lock may be unchanged: one decision does not end all leases that are
+            // over.
             let ends = lock.first_deadline().filter(|ends| *ends > now.mono);
             if ends.is_some_and(|ends| self.queues.has_missed_change(queue, ends)) {
                 self.queues.set_changed(queue, now.mono);
@@ -363,8 +363,8 @@ impl<W: Copy + Eq + Hash> Store<W> {
 
     /// Something other than the module removes a lock from the keyspace: the key is deleted, overwritten,
     /// renamed, moved, expired or evicted. `latest_wall` is the latest wall time with which the server may have
-    /// compared a TTL. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it does not
-    /// know the answer.
+    /// compared an expiry time. `evicts` returns whether the server evicts keys. The store calls `evicts` only if it
+    /// does not know the answer.
     ///
     /// A lock with many holders is remembered only if the server may have dropped the lock, because the store would
     /// have to free all these holders later. If the lock is not remembered, the ends of its tenures are not counted,
@@ -457,9 +457,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
         true
     }
 
-    /// The server has found that a key's TTL has passed, at `latest_wall` by the server's clock. If a client had set an
-    /// earlier TTL, the lock ends. If the module had set the TTL and the lease is still running by the monotonic clock,
-    /// the tenure is kept.
+    /// The server has found that the expiry time of a key has passed, at `latest_wall` by the server's clock. If a
+    /// client had set an earlier expiry time, the lock ends. If the module had set the expiry time, and the lease is
+    /// still running by the monotonic clock, the tenure is kept.
     pub fn expired(&mut self, name: &impl NameRef, latest_wall: WallTime, now: Instant) -> Expired {
         if !self.unlinked_is(name) {
             return Expired::Over;

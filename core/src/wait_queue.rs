@@ -201,8 +201,8 @@ impl<H> WaitQueue<H> {
         self.places.insert(position, queued);
     }
 
-    /// Removes the place at a position, if there is one. Returns the place, and whether its owner, or another owner with
-    /// the same hash, has other places.
+    /// Removes the place at a position, if there is one. Returns the place, and whether its owner, or another owner
+    /// with the same hash, has other places.
     pub fn remove(&mut self, position: Position) -> Option<(Queued<H>, bool)> {
         let queued = self.places.remove(position).or_else(|| self.passed_over.remove(&position))?;
         if let Some(absent) = queued.absent {

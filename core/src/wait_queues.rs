@@ -28,8 +28,8 @@
 //!
 //! - A waiter is in one queue, and is indexed by its position, by its owner and by its handle. A waiter with
 //!   a limit is also in `limits`.
-//! - A kept place is indexed by its position, by its owner, by its age, and in `limits`. The position of the place is in
-//!   `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
+//! - A kept place is indexed by its position, by its owner, by its age, and in `limits`. The position of the place is
+//!   in `places` while the place holds back the waiters behind it, and in `passed_over` afterwards.
 //! - The places of an owner that name a count of holds come before its other places, because a request that names a
 //!   count takes over the first place. (A place that is kept after RENAME may come later. Such a place ends when its
 //!   KEEP time is over.)
@@ -252,8 +252,8 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind other requests. A request need not wait if it takes over the first place
-    /// that is not passed over, or a passed-over place before that place.
+    /// Whether a request has to wait behind other requests. Places that are passed over do not count. So a request does
+    /// not wait if it takes over the first of the other places, or a passed-over place before it.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(first) = self.first_position(queue) else { return false };
@@ -512,7 +512,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
     }
 
     /// Sets when the lock of a queue needs its next decision, for example when the first lease of the lock ends. If the
-    /// lock may have changed without a decision, the queue becomes due no later than it was, because not every decision
+    /// lock may have changed without a decision, this function does not delay the decision, because not every decision
     /// does what such a change needs.
     pub fn set_due(&mut self, queue: QueueId, due: Option<Instant>) {
         let Some(entry) = self.queues.get_mut(&queue) else { return };
@@ -534,8 +534,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         self.set_due(queue, Some(now));
     }
 
-    /// Whether a lock whose first lease ends at `ends` has changed without a decision: the last decision made the queue
-    /// due at the end of the first lease, or earlier.
+    /// Whether a lock whose first lease ends at `ends` has changed without a decision. Every decision makes the queue
+    /// due at the end of the first lease, or earlier. So if the queue is due later than `ends`, the lock has changed
+    /// since.
     #[must_use]
     pub fn has_missed_change(&self, queue: QueueId, ends: Instant) -> bool {
         self.due(queue).is_none_or(|due| due > ends)

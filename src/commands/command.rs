@@ -1,4 +1,5 @@
-//! What the commands have in common.
+//! The trait of all commands, and what several commands share: the documentation of options, and the check where a
+//! command comes from.
 
 use crate::arguments::Arguments;
 use crate::errors::Error;

@@ -1,8 +1,9 @@
 //! LOCK._PANIC callback
 //!
 //! Makes the next callback of a kind panic. The argument is the name that the callback passes to
-//! [`catch_panic`](crate::panics::catch_panic), such as `RdbSave`. With `nested`, the command instead publishes an event
-//! while the module's state is in use, so the server calls back into the module. Only the test suite uses this command.
+//! [`catch_panic`](crate::panics::catch_panic), such as `RdbSave`. With `nested`, the command instead publishes an
+//! event while the module's state is in use, so the server calls back into the module. Only the test suite uses this
+//! command.
 
 use super::command::Command;
 use crate::arguments::Arguments;

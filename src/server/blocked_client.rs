@@ -47,9 +47,8 @@ impl BlockedClient {
         Some(Self { handle, id, minted, socket })
     }
 
-    /// Whether the client does not get a reply any more, although the server has not reported that the client has
-    /// left: the client has closed its connection, or the server is about to close the connection because the client's
-    /// user was deleted.
+    /// Whether the client cannot get a reply any more: it has closed its connection, or the server is about to close
+    /// the connection because the client's user was deleted. The server reports such a client only later.
     pub fn has_left(self, context: Context) -> bool {
         self.socket.is_some_and(|socket| socket.is_left() || context.is_losing_user(self.id, socket))
     }

@@ -146,8 +146,8 @@ impl Context {
     /// Whether a client is the default user, as a client is that has not authenticated. Also true for the client of a
     /// module, which has no user.
     pub fn is_default_user(self, client: u64) -> bool {
-        // SAFETY: the context is valid. The server returns a new string or null, and the string is freed once, after its
-        // last use.
+        // SAFETY: the context is valid. The server returns a new string or null, and the string is freed once, after
+        // its last use.
         unsafe {
             let user = api!(RedisModule_GetClientUserNameById(self.raw, client));
             if user.is_null() {

@@ -104,7 +104,7 @@ impl<'a> OpenKey<'a> {
         unsafe { self.value.as_mut() }.map(Some).ok_or(WrongType)
     }
 
-    /// Stores `lock` and its TTL in a key that holds nothing. A free lock is not stored.
+    /// Stores `lock` and its expiry time in a key that holds nothing. A free lock is not stored.
     #[inline(always)]
     pub fn create(&mut self, lock: Box<Lock>) {
         if lock.is_free() {
@@ -122,10 +122,11 @@ impl<'a> OpenKey<'a> {
         self.expire_at(expires_at);
     }
 
-    /// Carries out a change of the lock in the key. `before` is the TTL of the lock before the change, and `after` the
-    /// TTL now. A free lock has no TTL: its key is deleted. When a lease begins, the TTL of the key is set. Otherwise
-    /// the key only gets an earlier TTL, if its last lease has ended. So a TTL that a client has set stays until the
-    /// next lease, and a key without a TTL stays without one.
+    /// Carries out a change of the lock in the key. `before` is the expiry time of the lock before the change, and
+    /// `after` is the expiry time now. A free lock has none: its key is deleted. When a lease begins, the key gets the
+    /// expiry time of the lock. When the tenure with the latest deadline ends early, the key gets an earlier expiry
+    /// time. All other changes leave the TTL of the key alone. So a TTL that a client has set stays until the next
+    /// lease, and a key without a TTL stays without one.
     ///
     /// The existence of the TTL must not depend on the order in which the leases end. This order may differ on a
     /// replica, because leases on a replica begin when the replica receives them.

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::rc::Rc;
 
-/// The longest name of a command or subcommand that the module looks up, in bytes. So the module copies no long argument.
+/// The longest name of a command or subcommand that the module looks up, in bytes. So the module copies no long
+/// argument.
 pub const LONGEST_NAME: usize = 127;
 
 /// What the server reports about a command.

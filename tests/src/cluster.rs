@@ -221,7 +221,8 @@ impl Cluster {
         SlotMove { cluster: self, slot, from, to, replacing: false }
     }
 
-    /// Lets the servers move a slot by atomic slot migration (Valkey from 9 on). Returns whether the migration succeeded.
+    /// Lets the servers move a slot by atomic slot migration (Valkey from 9 on). Returns whether the migration
+    /// succeeded.
     #[track_caller]
     pub fn migrate_slot(&self, slot: u16, to: &Server) -> bool {
         let mut source = self.owner(slot).client();

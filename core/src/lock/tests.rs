@@ -1,3 +1,5 @@
+//! Tests of one lock: queries, changes, and the forms in which it is stored.
+
 use super::*;
 use crate::change::End;
 use crate::holder::{Mode, Slots, Weight};

@@ -1,3 +1,5 @@
+//! Tests of the store: dropped locks, flushes, the quarantine and the role of the server.
+
 use super::*;
 use crate::effects::Propagation;
 use crate::holder::{Holder, Mode, Slots, Weight};

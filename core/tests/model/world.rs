@@ -358,8 +358,8 @@ impl World {
         Ok(events)
     }
 
-    /// Checks that the replica knows the same tenures as the primary. A dropped lock that the primary has not replicated
-    /// yet is not checked.
+    /// Checks that the replica knows the same tenures as the primary. A dropped lock that the primary has not
+    /// replicated yet is not checked.
     fn compare_replica(&self, key: usize) -> Result<(), TestCaseError> {
         if self.stored[key].is_none() && self.unreplicated.contains(&key) {
             return Ok(());

@@ -14,7 +14,8 @@
 //! prints `{"ports": [12345, 12346, 12347]}`. After that each line of input is a command, and the program answers each
 //! command with one line of JSON. The answer is `{}` for all commands but `losses`:
 //!
-//! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next start;
+//! - a server or a Sentinel takes `kill`, `start`, `restart`, `pause`, `resume`, and `module ARGUMENTS` for the next
+//!   start;
 //! - a cluster takes the same commands after the number of a node: `0 kill`;
 //! - a proxy takes these commands:
 //!   - `plan [STEP[, STEP]...]` sets the fate of later requests. Without a step the proxy forwards all

@@ -262,8 +262,8 @@ fn a_quarantine_that_config_set_rolls_back_has_granted_nothing() {
         let reply = a.call(format!("CONFIG SET lock.quarantine 0 port {port}"));
         assert_eq!(reply.error_word(), "ERR");
     }
-    // When A's lease of `other` ends, the module looks for waiters that it can serve. The quarantine still lasts, because
-    // the server has rolled the setting back. So B must not get `lock`.
+    // When A's lease of `other` ends, the module looks for waiters that it can serve. The quarantine still lasts,
+    // because the server has rolled the setting back. So B must not get `lock`.
     a.call("LOCK.RENEW other A TOKEN 1 PX 50").int();
     let mut c = server.client();
     c.ask("other C BLOCK 300");
