@@ -80,12 +80,25 @@ public final class LockwardLockProvider implements ExtensibleLockProvider {
                     held.releaseAfter(rest);
                 }
             } catch (LockLostException lost) {
-                LOGGER.log(
-                        System.Logger.Level.WARNING,
-                        "another process may have run the same task: " + lost.getMessage());
+                warn(lost);
             } catch (LockwardException error) {
-                throw new LockException("Unable to unlock " + lockConfiguration.getName(), error);
+                if (!leaseIsOver()) {
+                    throw new LockException("Unable to unlock " + lockConfiguration.getName(), error);
+                }
+                warn(error);
             }
+        }
+
+        private static void warn(Exception error) {
+            LOGGER.log(
+                    System.Logger.Level.WARNING, "another process may have run the same task: " + error.getMessage());
+        }
+
+        private boolean leaseIsOver() {
+            Duration lease = lockConfiguration.getLockAtMostFor();
+            // The client counts the lease as over so much earlier.
+            Duration drift = lease.dividedBy(1_000).plusMillis(1);
+            return System.nanoTime() - begun >= lease.minus(drift).toNanos();
         }
 
         @Override

@@ -140,6 +140,18 @@ class LockProviderTest {
     }
 
     @Test
+    void unlockThrowsNothingIfTheLeaseEndsBeforeAServerAnswers() {
+        try (Server own = new Server();
+                LockwardClient there = own.client()) {
+            SimpleLock lock = new LockwardLockProvider(there, "")
+                    .lock(configuration(Duration.ofMillis(500), Duration.ZERO))
+                    .orElseThrow();
+            own.kill();
+            lock.unlock();
+        }
+    }
+
+    @Test
     void anInterruptedThreadAcquiresNothing() {
         Thread.currentThread().interrupt();
         assertThrows(LockException.class, () -> lock(LONG, Duration.ZERO));
