@@ -11,7 +11,10 @@ use crate::server::send_all;
 use crate::text::{self, Name};
 
 /// The type of a lock in TYPE and SCAN.
-pub(crate) const TYPE: &str = "lockward-";
+const TYPE: &str = "lockward-";
+
+/// How many keys the server scans before it serves other clients again.
+const SCAN_COUNT: u64 = 1_000;
 
 /// How many locks one request reads.
 const BATCH: usize = 1_000;
@@ -132,6 +135,13 @@ pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cm
     if let Some(waiters) = waiters {
         cmd.arg("WAITERS").arg(waiters);
     }
+    cmd
+}
+
+/// The command SCAN for the locks whose keys match the pattern.
+pub(crate) fn scan_command(cursor: u64, pattern: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd("SCAN");
+    cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
     cmd
 }
 

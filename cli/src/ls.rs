@@ -12,13 +12,10 @@ use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Contended, Lock, TYPE, read_all, read_contended};
+use crate::locks::{Contended, Lock, read_all, read_contended, scan_command};
 use crate::output;
 use crate::primaries::Servers;
 use crate::text::{self, Column::Left, Column::Right, Name};
-
-/// How many keys the server scans before it serves other clients again.
-const SCAN_COUNT: u64 = 1_000;
 
 /// How many holders of a lock the output of `--json` has, at most.
 const JSON_HOLDERS: u64 = 100;
@@ -33,8 +30,8 @@ const JSON_HOLDERS: u64 = 100;
 #[derive(Args)]
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
-    #[arg(value_name = "PATTERN", conflicts_with = "top")]
-    pattern: Option<OsString>,
+    #[arg(value_name = "PATTERN", conflicts_with = "top", default_value = "*", hide_default_value = true)]
+    pattern: OsString,
 
     /// Only the N locks with the most waiters, most waiters first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -63,9 +60,9 @@ impl Ls {
                 self.servers.ask(move |connection| read_contended(connection, count, holders))?;
             (most_contended(found, count), failures)
         } else {
-            let pattern = self.pattern.map(OsString::into_vec);
+            let pattern = self.pattern.into_vec();
             let (found, failures) =
-                self.servers.ask(move |connection| scan(connection, pattern.as_deref(), holders))?;
+                self.servers.ask(move |connection| scan(connection, &pattern, holders))?;
             (sorted(found), failures)
         };
         let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
@@ -80,21 +77,11 @@ impl Ls {
 }
 
 /// Reads all locks of a server.
-fn scan(
-    connection: &mut Connection,
-    pattern: Option<&[u8]>,
-    holders: u64,
-) -> Result<Vec<LockWithKey>, RedisError> {
+fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec<LockWithKey>, RedisError> {
     let mut found = Vec::new();
-    let mut cursor = 0_u64;
+    let mut cursor = 0;
     loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor);
-        if let Some(pattern) = pattern {
-            scan.arg("MATCH").arg(pattern);
-        }
-        let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
-        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan_command(cursor, pattern).query(connection)?;
         let locks = read_all(connection, keys.iter(), holders)?;
         found.extend(
             keys.into_iter()

@@ -1,10 +1,6 @@
 //! The options that name the servers, and the primaries behind them.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,9 +14,6 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::output;
 use crate::server::{Server, all_answers, ask_all, first_answer};
-
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// The options that name the servers
 #[derive(Args, Clone)]
@@ -135,44 +128,6 @@ impl Servers {
             }
         };
         found.into_iter().map(|info| Server::new(info, self.patience)).collect()
-    }
-
-    /// Keeps a thread that runs `run` at each of these primaries, and at each server that becomes a primary later. The
-    /// flag tells `run` to return when its server is no primary any more. While no primary is found, calls `failed`.
-    pub(crate) fn at_each_primary(
-        &self,
-        mut primaries: Vec<Server>,
-        run: impl Fn(&Server, &AtomicBool) + Clone + Send + 'static,
-        failed: impl Fn(Failure),
-    ) {
-        let mut running: HashMap<String, Arc<AtomicBool>> = HashMap::new();
-        loop {
-            running.retain(|address, is_primary| {
-                let stays = primaries.iter().any(|server| server.address() == address);
-                is_primary.store(stays, Ordering::Relaxed);
-                stays
-            });
-            for server in &primaries {
-                running.entry(server.address().to_owned()).or_insert_with(|| {
-                    let is_primary = Arc::new(AtomicBool::new(true));
-                    let (server, flag, run) = (server.clone(), Arc::clone(&is_primary), run.clone());
-                    thread::spawn(move || run(&server, &flag));
-                    is_primary
-                });
-            }
-            if !primaries.is_empty() {
-                thread::sleep(LOOK);
-            }
-            match self.primaries_after(&primaries) {
-                Ok(found) => primaries = found,
-                Err(failure) if primaries.is_empty() => {
-                    failed(failure);
-                    thread::sleep(LOOK);
-                }
-                // The threads at the known primaries still run.
-                Err(_) => {}
-            }
-        }
     }
 
     /// Asks these servers at the same time, and returns the first answer.

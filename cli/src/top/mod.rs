@@ -1,6 +1,6 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! Separate threads poll the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
 //! state, and reads keys.
 
 mod poller;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,8 @@ use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::primaries::Servers;
-use poller::{OpenKey, Update};
+use crate::text::Name;
+use poller::Poll;
 use state::State;
 
 /// The time between two frames.
@@ -58,11 +59,11 @@ impl Top {
         }
         let signal = end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
-        let (open, updates) = poller::start(self.servers, interval, self.count);
+        let (open, polls) = poller::start(self.servers, interval, self.count);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // `try_init` also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
-        let shown = show(&mut terminal, &open, &updates, State::new(interval, count), &signal);
+        let shown = show(&mut terminal, &open, &polls, State::new(count), &signal);
         ratatui::try_restore()?;
         shown?;
         Ok(match signal.load(Ordering::Relaxed) {
@@ -93,13 +94,13 @@ fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
 /// Draws and handles keys until the user quits or a signal arrives.
 fn show(
     terminal: &mut DefaultTerminal,
-    open: &OpenKey,
-    updates: &Receiver<Update>,
+    open: &Sender<Option<Name>>,
+    polls: &Receiver<Poll>,
     mut state: State,
     signal: &AtomicI32,
 ) -> io::Result<()> {
     while signal.load(Ordering::Relaxed) == 0 {
-        updates.try_iter().for_each(|update| state.update(update));
+        polls.try_iter().for_each(|poll| state.update(poll));
         terminal.draw(|frame| view::draw(frame, &mut state, Instant::now()))?;
         if !event::poll(FRAME)? {
             continue;
@@ -113,7 +114,8 @@ fn show(
             break;
         }
         if state.open != opened {
-            open.set(state.open.clone());
+            // The thread of the poller ends only with the program.
+            let _ = open.send(state.open.clone());
         }
     }
     Ok(())

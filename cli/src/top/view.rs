@@ -32,7 +32,7 @@ const REST: Constraint = Constraint::Fill(1);
 const LOCKS_TITLE: &str = "locks with waiters";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let warnings: Vec<_> = state.warnings().map(|line| Line::from(line.to_owned())).collect();
+    let warnings: Vec<_> = state.warnings().iter().map(|line| Line::from(line.as_str())).collect();
     let warnings = Paragraph::new(warnings).style(Style::new().fg(Color::Red)).wrap(Wrap { trim: true });
     let height = height(&warnings, Rect { height: frame.area().height / 3, ..frame.area() });
     let rows =
@@ -41,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
     draw_head(frame, head, state, now);
     frame.render_widget(warnings, above);
     if let Some(shown) = &state.shown {
-        frame.render_widget(figures(shown.figures, state.rates), sums);
+        frame.render_widget(figures(shown.figures, shown.rates), sums);
     }
     let keys = if state.open.is_some() {
         draw_queue(frame, body, state, now);
@@ -63,15 +63,13 @@ fn height(text: &Paragraph<'_>, area: Rect) -> u16 {
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
     let alarm = Style::new().fg(Color::White).bg(Color::Red).bold();
-    let (status, style) = match (&state.failures, &state.shown) {
-        (Err(_), Some(shown)) => (format!(" ERROR for {} ", show_ms(age_ms(shown.at, now))), alarm),
-        (Err(_), None) => (" ERROR ".to_owned(), alarm),
-        (Ok(_), None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
-        (Ok(failures), Some(_)) if failures.is_empty() => {
-            (" connected ".to_owned(), Style::new().fg(Color::Green))
-        }
-        (Ok(failures), Some(Shown { answered, .. })) => {
-            (format!(" {answered} of {} answer ", answered + failures.len()), alarm)
+    let (status, style) = match (&state.failure, &state.shown) {
+        (Some(_), Some(shown)) => (format!(" ERROR for {} ", show_ms(age_ms(shown.at, now))), alarm),
+        (Some(_), None) => (" ERROR ".to_owned(), alarm),
+        (None, None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
+        (None, Some(Shown { failed: 0, .. })) => (" connected ".to_owned(), Style::new().fg(Color::Green)),
+        (None, Some(Shown { answered, failed, .. })) => {
+            (format!(" {answered} of {} answer ", answered + failed), alarm)
         }
     };
     let width = u16::try_from(status.chars().count()).unwrap_or(u16::MAX);

@@ -1,44 +1,41 @@
 //! `lockward watch`: reports changes of locks as they happen.
 //!
-//! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares
-//! each reading of a lock with the previous reading. The main thread prints the changes.
+//! A listener at each primary receives keyspace events and reads the locks that the events name. It compares each
+//! reading of a lock with the previous reading, and prints the changes. The main thread looks for new primaries.
 //!
-//! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers
-//! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
-//! reports the loss of each connection and connects again.
+//! If the output is blocked, the listeners stop reading, and the servers close the connections when their output buffers
+//! reach `client-output-buffer-limit pubsub`. Then `watch` reports the loss of each connection and connects again.
 
 mod fact;
 mod history;
 mod listener;
 mod published;
-mod supervisor;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
-use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 
+use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
+use crate::output;
 use crate::primaries::Servers;
-use fact::Fact;
-use listener::Shared;
+use crate::server::{Server, ask_all};
+use fact::{Fact, What};
+use listener::Listener;
 
-/// How many lines may wait for the output.
-const LINES: usize = 1_000;
-
-/// While there is nothing to print, how often to check whether the reader has closed the output.
-const IDLE: Duration = Duration::from_millis(500);
+/// How often to look for other primaries, and to connect to those that did not answer, in milliseconds.
+const LOOK_MS: u16 = 1_000;
 
 /// Show changes of locks as they happen
 ///
@@ -63,47 +60,99 @@ pub(crate) struct Watch {
     servers: Servers,
 }
 
+/// The thread of a listener, and whether its server is still a primary.
+type Listening = (JoinHandle<()>, Arc<AtomicBool>);
+
 impl Watch {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         // Ctrl-C and a service manager end the program at once. No output is lost, because each line is written at once.
         for signal in [SIGINT, SIGTERM] {
             register_conditional_shutdown(signal, 0, Arc::new(AtomicBool::new(true)))?;
         }
-        let (sender, facts) = sync_channel(LINES);
-        let shared = Shared {
-            pattern: self.pattern.into_vec(),
-            configures: self.configure,
-            history: Mutex::default(),
-            facts: sender,
-        };
-        supervisor::start(self.servers, Arc::new(shared))?;
-        match print(&facts, self.json) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-            _ => Ok(ExitCode::SUCCESS),
-        }
-    }
-}
-
-/// Prints facts until the output is closed.
-fn print(facts: &Receiver<Fact>, as_json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    loop {
-        match facts.recv_timeout(IDLE) {
-            Ok(fact) => {
-                let line = if as_json { json::line(&fact).unwrap_or_default() } else { fact.line() };
-                out.write_all(format!("{line}\n").as_bytes())?;
+        let options = Arc::new(self);
+        let mut primaries = options.servers.primaries()?;
+        let mut listening: HashMap<String, Listening> = HashMap::new();
+        // The failures that the output has reported, by the address of the server.
+        let mut reported = HashMap::new();
+        let mut is_start = true;
+        loop {
+            listening.retain(|address, (thread, is_primary)| {
+                let stays = primaries.iter().any(|server| server.address() == address);
+                is_primary.store(stays, Ordering::Relaxed);
+                stays && !thread.is_finished()
+            });
+            let missing = primaries.iter().filter(|server| !listening.contains_key(server.address()));
+            let outcomes = connect(&options, missing.cloned().collect());
+            let failures = || outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
+            if is_start && failures().count() == outcomes.len() {
+                return Err(Failure::all(failures()));
             }
-            Err(RecvTimeoutError::Timeout) if is_closed(&out)? => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            for (address, outcome) in outcomes {
+                match outcome {
+                    Ok(listener) => {
+                        if !is_start {
+                            let reason =
+                                format!("{address}: events may have been missed; its held locks follow");
+                            options.tell(&Fact::of_server(What::Connected, reason));
+                        }
+                        reported.remove(&address);
+                        listening.insert(address, listen(&options, listener));
+                    }
+                    Err(failure) if reported.get(&address) == Some(&failure.to_string()) => {}
+                    Err(failure) => {
+                        options.tell_lost(&failure);
+                        reported.insert(address, failure.to_string());
+                    }
+                }
+            }
+            is_start = false;
+            if output_closes()? {
+                return Ok(ExitCode::SUCCESS);
+            }
+            // While no Sentinel or no node of a cluster answers, the known primaries stay.
+            primaries = options.servers.primaries_after(&primaries).unwrap_or(primaries);
         }
+    }
+
+    /// Prints a line. Ends the program if the output fails.
+    fn tell(&self, fact: &Fact) {
+        let line = if self.json { json::line(fact) } else { Ok(fact.line()) };
+        if let Err(failure) = line.and_then(|line| output::print(&(line + "\n"))) {
+            output::complain(&failure.to_string());
+            process::exit(exit_code::ERROR.into());
+        }
+    }
+
+    fn tell_lost(&self, failure: &Failure) {
+        let reason = format!("{failure}; events may be missed from now on");
+        self.tell(&Fact::of_server(What::Disconnected, reason));
     }
 }
 
-/// Whether the reader has closed the output.
-fn is_closed(out: &impl AsFd) -> io::Result<bool> {
+/// Connects to these servers at the same time. Returns the listener or the failure of each address.
+fn connect(options: &Arc<Watch>, servers: Vec<Server>) -> Vec<(String, Result<Listener, Failure>)> {
+    let options = Arc::clone(options);
+    let connect = move |server: &Server| {
+        Ok((server.address().to_owned(), Listener::connect(server, Arc::clone(&options))))
+    };
+    ask_all(servers, connect).into_iter().flatten().collect()
+}
+
+/// Starts the thread of a listener.
+fn listen(options: &Arc<Watch>, listener: Listener) -> Listening {
+    let is_primary = Arc::new(AtomicBool::new(true));
+    let (options, flag) = (Arc::clone(options), Arc::clone(&is_primary));
+    let thread = thread::spawn(move || {
+        if let Err(failure) = listener.run(&flag) {
+            options.tell_lost(&failure);
+        }
+    });
+    (thread, is_primary)
+}
+
+/// Waits for [`LOOK_MS`]. Returns `true` as soon as the reader of the output closes it.
+fn output_closes() -> io::Result<bool> {
+    let out = io::stdout();
     let mut watched = [PollFd::new(out.as_fd(), PollFlags::empty())];
-    poll(&mut watched, PollTimeout::ZERO)?;
-    let events = watched.first().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
-    Ok(events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL))
+    Ok(poll(&mut watched, PollTimeout::from(LOOK_MS))? > 0)
 }

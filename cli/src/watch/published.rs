@@ -1,6 +1,4 @@
-//! The keyspace events of locks, as a watcher reads them.
-
-use std::time::SystemTime;
+//! The keyspace events of locks.
 
 use super::fact::What;
 
@@ -27,9 +25,7 @@ pub(super) enum Change {
     Broken(&'static str),
     /// The key came from another name, from another database or from a dump. The text says which.
     Arrived(&'static str),
-    /// LOCK.RENEW changed the lease or the limit, or restored a tenure that the server had forgotten.
-    Renewed,
-    /// The event says nothing about the tenures.
+    /// The event says nothing about the beginnings and ends of tenures.
     Other,
 }
 
@@ -46,17 +42,13 @@ impl Change {
             b"rename_to" => Self::Arrived("renamed"),
             b"move_to" => Self::Arrived("moved from another database"),
             b"restore" => Self::Arrived("restored"),
-            b"lock.renewed" => Self::Renewed,
-            b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
+            b"lock.renewed" | b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
             // Events of other data types mean that another value has replaced the lock.
-            _ => Self::Broken("overwritten"),
+            _ => Self::OVERWRITTEN,
         }
     }
 
-    /// Whether a key that the watcher does not know may be a lock after this event.
-    pub(super) fn may_create(self) -> bool {
-        matches!(self, Self::Acquired | Self::Released | Self::Arrived(_) | Self::Renewed)
-    }
+    pub(super) const OVERWRITTEN: Self = Self::Broken("overwritten");
 
     /// How the change ends a tenure, and for which reason. `None` if it ends none.
     pub(super) fn end(self) -> Option<(What, Option<&'static str>)> {
@@ -64,14 +56,11 @@ impl Change {
             Self::Released => Some((What::Released, None)),
             Self::Expired => Some((What::Lost, Some("lease over"))),
             Self::Broken(reason) => Some((What::Broken, Some(reason))),
-            // A key that arrives from elsewhere replaces a lock too, but `Comparison::departure` reports this end.
-            Self::Acquired | Self::Arrived(_) | Self::Renewed | Self::Other => None,
+            Self::Arrived(_) => Self::OVERWRITTEN.end(),
+            Self::Acquired | Self::Other => None,
         }
     }
 }
-
-/// The changes of one lock since its last reading, in their order, with the times when their events arrived.
-pub(super) type Published = Vec<(Change, SystemTime)>;
 
 #[cfg(test)]
 mod tests {
