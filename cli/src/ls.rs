@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use redis::{Connection, RedisError};
-use serde::Serialize;
 
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::json;
-use crate::locks::{Contended, Lock, read_all, read_contended, scan_command};
+use crate::locks::{FoundLock, read_all, read_contended, scan_command};
 use crate::output;
 use crate::primaries::Servers;
+use crate::server::{Server, all_answers};
 use crate::text::{self, Column::Left, Column::Right, Name};
 
 /// How many holders of a lock the output of `--json` has, at most.
@@ -45,26 +45,24 @@ pub(crate) struct Ls {
     servers: Servers,
 }
 
-#[derive(Serialize)]
-struct LockWithKey {
-    key: Name,
-    #[serde(flatten)]
-    lock: Lock,
-}
-
 impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let holders = if self.json { JSON_HOLDERS } else { 1 };
-        let (found, failures) = if let Some(count) = self.top {
-            let (found, failures) =
-                self.servers.ask(move |connection| read_contended(connection, count, holders))?;
-            (most_contended(found, count), failures)
-        } else {
-            let pattern = self.pattern.into_vec();
-            let (found, failures) =
-                self.servers.ask(move |connection| scan(connection, &pattern, holders))?;
-            (sorted(found), failures)
+        let (pattern, top) = (self.pattern.into_vec(), self.top);
+        let ask = move |_: &Server, connection: &mut Connection| match top {
+            Some(count) => read_contended(connection, count, holders),
+            None => scan(connection, &pattern, holders),
         };
+        let (found, failures) = all_answers(self.servers.ask_each(ask)?)?;
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
+        if let Some(count) = top {
+            found.sort_by_key(FoundLock::rank);
+            found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        } else {
+            found.sort_by(|one, other| one.key.cmp(&other.key));
+            // SCAN may return a key twice.
+            found.dedup_by(|one, other| one.key == other.key);
+        }
         let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
         output::print(&if self.json {
             lines().collect::<Result<String, Failure>>()?
@@ -77,7 +75,7 @@ impl Ls {
 }
 
 /// Reads all locks of a server.
-fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec<LockWithKey>, RedisError> {
+fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec<FoundLock>, RedisError> {
     let mut found = Vec::new();
     let mut cursor = 0;
     loop {
@@ -86,7 +84,7 @@ fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec
         found.extend(
             keys.into_iter()
                 .zip(locks)
-                .filter_map(|(key, lock)| Some(LockWithKey { key: Name(key), lock: lock? })),
+                .filter_map(|(key, lock)| Some(FoundLock { key: Name(key), longest_wait: 0, lock: lock? })),
         );
         if next == 0 {
             return Ok(found);
@@ -95,32 +93,11 @@ fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec
     }
 }
 
-/// The locks of all primaries, in the order of their keys.
-fn sorted(found: Vec<Vec<LockWithKey>>) -> Vec<LockWithKey> {
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_by(|one, other| one.key.cmp(&other.key));
-    // SCAN may return a key twice.
-    found.dedup_by(|one, other| one.key == other.key);
-    found
-}
-
-/// The `count` locks with the most waiters, from all primaries together. The lock with the most waiters comes first.
-fn most_contended(found: Vec<Vec<(Contended, Option<Lock>)>>, count: u64) -> Vec<LockWithKey> {
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_by_key(|(lock, _)| lock.rank());
-    found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-    let with_key = |(Contended { key, waiters, .. }, lock): (_, Option<Lock>)| LockWithKey {
-        key,
-        lock: lock.unwrap_or_else(|| Lock::free(waiters)),
-    };
-    found.into_iter().map(with_key).collect()
-}
-
-fn table(found: &[LockWithKey]) -> String {
+fn table(found: &[FoundLock]) -> String {
     if found.is_empty() {
         return "no locks\n".to_owned();
     }
-    let row = |LockWithKey { key, lock }: &LockWithKey| {
+    let row = |FoundLock { key, lock, .. }: &FoundLock| {
         let first = lock.holders.first();
         let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
         [

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::{Connection, RedisError};
 
 use crate::failure::Failure;
-use crate::locks::{Contended, Lock, info_command, is_about_a_key, read_contended};
+use crate::locks::{FoundLock, Lock, info_command, is_about_a_key, read_contended};
 use crate::primaries::Servers;
 use crate::server::{Connected, Server, all_answers, ask_all};
 use crate::text::Name;
@@ -46,29 +46,15 @@ pub(super) type Poll = Result<(Vec<Sample>, Vec<Failure>), Failure>;
 pub(super) struct Sample {
     pub(super) address: String,
     pub(super) figures: Figures,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<FoundLock>,
     /// The lock whose queue is shown, if this primary serves its key.
     pub(super) open: Option<Open>,
     /// The warning for the user, if the server is a replica.
     pub(super) warning: Option<String>,
 }
 
-/// A lock with waiters.
-#[derive(Clone)]
-pub(super) struct Row {
-    pub(super) lock: Contended,
-    pub(super) held: Option<Lock>,
-    pub(super) at: Instant,
-}
-
-/// A lock whose queue is shown.
-#[derive(Clone)]
-pub(super) struct Open {
-    pub(super) key: Name,
-    /// `None` means that nobody holds the lock.
-    pub(super) lock: Option<Lock>,
-    pub(super) at: Instant,
-}
+/// A lock whose queue is shown, with its key. `None` means that nobody holds the lock.
+pub(super) type Open = (Name, Option<Lock>);
 
 /// Starts the thread. It polls after each interval, and at once when it receives the key of another lock whose queue is
 /// shown.
@@ -108,7 +94,7 @@ struct Poller {
 
 impl Poller {
     fn poll(&mut self, open: Option<Name>) -> Poll {
-        match self.servers.primaries_after(&self.primaries) {
+        match self.servers.primaries(&self.primaries) {
             Ok(found) => self.primaries = found,
             Err(failure) if self.primaries.is_empty() => return Err(failure),
             // While no Sentinel or no node of a cluster answers, the known primaries stay.
@@ -132,19 +118,12 @@ fn query(connection: &mut Connection, count: u64, open: Option<&Name>) -> Result
     let info: String = redis::cmd("INFO").arg("lock").query(connection)?;
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     let figure = |Figure { field, .. }| fields.get(field).and_then(|value| value.parse().ok()).unwrap_or(0);
-    let contended = read_contended(connection, count, 1)?;
+    let rows = read_contended(connection, count, 1)?;
     let open =
         match open.map(|key| (key, info_command(&key.0, HOLDERS, Some(QUEUE_LENGTH)).query(connection))) {
             Some((_, Err(error))) if is_about_a_key(&error) => None,
             Some((key, lock)) => Some((key.clone(), lock?)),
             None => None,
         };
-    let at = Instant::now();
-    Ok(Sample {
-        address: String::new(),
-        figures: FIGURES.map(figure),
-        rows: contended.into_iter().map(|(lock, held)| Row { lock, held, at }).collect(),
-        open: open.map(|(key, lock)| Open { key, lock, at }),
-        warning: None,
-    })
+    Ok(Sample { address: String::new(), figures: FIGURES.map(figure), rows, open, warning: None })
 }

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::poller::{FIGURES, Figures, Open, Poll, Row, Sample};
+use super::poller::{FIGURES, Figures, Open, Poll, Sample};
 use crate::duration;
 use crate::failure::Failure;
+use crate::locks::FoundLock;
 use crate::text::Name;
 
 /// The answers of all primaries together.
@@ -15,7 +16,7 @@ pub(super) struct Shown {
     pub(super) figures: Figures,
     /// The events per second, for the figures that count events. `None` if there is no earlier poll of the same servers.
     pub(super) rates: Option<Figures>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<FoundLock>,
     pub(super) open: Option<Open>,
     /// The lines for the user about servers that do not answer or are replicas.
     warnings: Vec<String>,
@@ -75,7 +76,7 @@ impl State {
             addresses,
             figures,
         };
-        shown.rows.sort_by_key(|row| row.lock.rank());
+        shown.rows.sort_by_key(FoundLock::rank);
         shown.rows.truncate(self.count);
         shown
     }
@@ -90,7 +91,7 @@ impl State {
 
     fn select_again(&mut self) {
         let mut rows = self.shown.iter().flat_map(|shown| &shown.rows);
-        let selected = rows.position(|row| Some(&row.lock.key) == self.selected.as_ref());
+        let selected = rows.position(|row| Some(&row.key) == self.selected.as_ref());
         // If the selected lock is gone, the lock that is now at its position is selected.
         self.select(selected.or(self.selection.selected()).unwrap_or(0));
     }
@@ -100,7 +101,7 @@ impl State {
         let rows = self.shown.as_ref().map_or(&[][..], |shown| &shown.rows);
         let position = rows.len().checked_sub(1).map(|last| position.min(last));
         self.selection.select(position);
-        self.selected = position.and_then(|position| rows.get(position)).map(|row| row.lock.key.clone());
+        self.selected = position.and_then(|position| rows.get(position)).map(|row| row.key.clone());
     }
 
     pub(super) fn select_by(&mut self, steps: isize) {

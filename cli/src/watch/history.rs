@@ -108,8 +108,8 @@ mod tests {
     use crate::locks::Mode;
     use crate::text::Name;
 
-    /// A reading of the lock at a time, with `holding` holders. `holders` has the holders in the reply, each with its owner,
-    /// token, limit and remaining lease.
+    /// A reading of the lock at a time, with `holding` holders. `holders` has the holders in the reply, each with its
+    /// owner, token, limit and remaining lease.
     fn reading(ms: u64, holding: u64, holders: &[(&str, u64, u64, u64)]) -> Reading {
         let holders = holders.iter().map(|&(owner, token, slots, lease_left)| Holder {
             owner: Name(owner.into()),

@@ -90,14 +90,15 @@ impl Listener {
     }
 
     fn subscribe(&mut self) -> Result<(), RedisError> {
+        // The user learns now that a right is missing, and not when the first event arrives.
+        self.call::<Value>(&scan_command(0, self.options.pattern.as_bytes()))?;
+        self.send_test()?;
+        self.finish_test()?;
         let pattern = [self.prefix.as_slice(), self.options.pattern.as_bytes()].concat();
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
-        // The user learns now that a right is missing, and not when the first event arrives.
-        self.call::<Value>(&scan_command(0, self.options.pattern.as_bytes()))?;
-        self.send_test()?;
-        self.finish_test()
+        Ok(())
     }
 
     /// Watches for as long as the server is a primary. Fails if the connection breaks.

@@ -18,7 +18,8 @@ use std::os::fd::AsFd;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -60,9 +61,6 @@ pub(crate) struct Watch {
     servers: Servers,
 }
 
-/// The thread of a listener, and whether its server is still a primary.
-type Listening = (JoinHandle<()>, Arc<AtomicBool>);
-
 impl Watch {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         // Ctrl-C and a service manager end the program at once. No output is lost, because each line is written at once.
@@ -70,17 +68,23 @@ impl Watch {
             register_conditional_shutdown(signal, 0, Arc::new(AtomicBool::new(true)))?;
         }
         let options = Arc::new(self);
-        let mut primaries = options.servers.primaries()?;
-        let mut listening: HashMap<String, Listening> = HashMap::new();
+        let mut primaries = options.servers.primaries(&[])?;
+        // The servers with a listener. The flag tells the listener to end when its server is no primary any more.
+        let mut listening: HashMap<String, Arc<AtomicBool>> = HashMap::new();
+        let (sender, lost) = channel();
         // The failures that the output has reported, by the address of the server.
         let mut reported = HashMap::new();
         let mut is_start = true;
         loop {
-            listening.retain(|address, (thread, is_primary)| {
+            listening.retain(|address, is_primary| {
                 let stays = primaries.iter().any(|server| server.address() == address);
                 is_primary.store(stays, Ordering::Relaxed);
-                stays && !thread.is_finished()
+                stays
             });
+            for (address, failure) in lost.try_iter() {
+                listening.remove(&address);
+                options.tell_lost(address, &failure, &mut reported);
+            }
             let missing = primaries.iter().filter(|server| !listening.contains_key(server.address()));
             let outcomes = connect(&options, missing.cloned().collect());
             let failures = || outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
@@ -96,13 +100,9 @@ impl Watch {
                             options.tell(&Fact::of_server(What::Connected, reason));
                         }
                         reported.remove(&address);
-                        listening.insert(address, listen(&options, listener));
+                        listening.insert(address.clone(), listen(listener, address, sender.clone()));
                     }
-                    Err(failure) if reported.get(&address) == Some(&failure.to_string()) => {}
-                    Err(failure) => {
-                        options.tell_lost(&failure);
-                        reported.insert(address, failure.to_string());
-                    }
+                    Err(failure) => options.tell_lost(address, &failure, &mut reported),
                 }
             }
             is_start = false;
@@ -110,7 +110,7 @@ impl Watch {
                 return Ok(ExitCode::SUCCESS);
             }
             // While no Sentinel or no node of a cluster answers, the known primaries stay.
-            primaries = options.servers.primaries_after(&primaries).unwrap_or(primaries);
+            primaries = options.servers.primaries(&primaries).unwrap_or(primaries);
         }
     }
 
@@ -123,9 +123,12 @@ impl Watch {
         }
     }
 
-    fn tell_lost(&self, failure: &Failure) {
+    /// Prints why a server is not watched, unless the output says so already.
+    fn tell_lost(&self, address: String, failure: &Failure, reported: &mut HashMap<String, String>) {
         let reason = format!("{failure}; events may be missed from now on");
-        self.tell(&Fact::of_server(What::Disconnected, reason));
+        if reported.insert(address, reason.clone()).as_ref() != Some(&reason) {
+            self.tell(&Fact::of_server(What::Disconnected, reason));
+        }
     }
 }
 
@@ -138,16 +141,18 @@ fn connect(options: &Arc<Watch>, servers: Vec<Server>) -> Vec<(String, Result<Li
     ask_all(servers, connect).into_iter().flatten().collect()
 }
 
-/// Starts the thread of a listener.
-fn listen(options: &Arc<Watch>, listener: Listener) -> Listening {
+/// Starts the thread of a listener. Returns the flag that ends the thread. If the connection breaks, sends the failure.
+fn listen(listener: Listener, address: String, lost: Sender<(String, Failure)>) -> Arc<AtomicBool> {
     let is_primary = Arc::new(AtomicBool::new(true));
-    let (options, flag) = (Arc::clone(options), Arc::clone(&is_primary));
-    let thread = thread::spawn(move || {
-        if let Err(failure) = listener.run(&flag) {
-            options.tell_lost(&failure);
+    let flag = Arc::clone(&is_primary);
+    thread::spawn(move || {
+        if let Err(failure) = listener.run(&flag)
+            && flag.load(Ordering::Relaxed)
+        {
+            let _ = lost.send((address, failure));
         }
     });
-    (thread, is_primary)
+    is_primary
 }
 
 /// Waits for [`LOOK_MS`]. Returns `true` as soon as the reader of the output closes it.

@@ -224,7 +224,7 @@ fn break_asks_on_a_terminal() {
     again.see("Break the lock? [y/N]");
     again.press("y");
     again.press("Enter");
-    again.see("now B holds it");
+    again.see("now held by B");
     b.reply().grant();
 }
 
@@ -243,7 +243,7 @@ fn break_goes_on_if_the_server_closes_idle_connections_before_the_answer() {
     }
     terminal.press("y");
     terminal.press("Enter");
-    terminal.see("now B holds it");
+    terminal.see("now held by B");
     b.reply().grant();
 }
 

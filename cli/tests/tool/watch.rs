@@ -323,8 +323,9 @@ fn each_documented_right_is_necessary() {
 fn watch_reports_a_server_that_restarts_without_the_event_classes() {
     let mut server = Server::start();
     server.client().call("CONFIG SET notify-keyspace-events Kxdg");
+    server.client().acquire("k A");
     let watcher = Watcher::start_plain(&url(&server));
-    see_subscriber(&server);
+    watcher.see("k  held  A");
     server.kill();
     watcher.see("disconnected");
     server.start_again();
@@ -379,6 +380,8 @@ fn arbitrary_bytes_are_escaped() {
 fn watch_continues_after_a_restart_of_the_server_and_reports_it() {
     let mut server = Setup::new().start();
     let watcher = Watcher::start(&server, &[]);
+    server.client().acquire("before A");
+    watcher.see("before  acquired");
     server.kill();
     watcher.see("events may be missed from now on");
     server.start_again();
@@ -425,6 +428,7 @@ fn watch_watches_all_primaries_of_a_cluster_and_a_promoted_replica() {
     cluster.nodes_mut()[at].kill();
     see_subscriber(&cluster.nodes()[promoted]);
     watcher.see("events may have been missed");
+    watcher.see(&format!("{}  held  A", keys[0]));
     client.call(&keys[0], &format!("LOCK.RELEASE {} A", keys[0]));
     watcher.see(&format!("{}  released  A", keys[0]));
     assert_eq!(watcher.about(&keys[1]).len(), 1, "{:?}", watcher.about(&keys[1]));
