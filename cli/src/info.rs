@@ -9,7 +9,6 @@ use redis::Connection;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::json;
 use crate::locks::{Lock, info_command};
 use crate::output;
 use crate::primaries::Servers;
@@ -45,7 +44,7 @@ impl Info {
         let key = self.key.as_bytes();
         let (lock, _) = read(&self.servers, key, self.holders, self.waiters)?;
         output::print(&match &lock {
-            _ if self.json => format!("{}\n", json::line(&lock)?),
+            _ if self.json => format!("{}\n", output::json(&lock)?),
             Some(lock) => tables(key, lock),
             None => format!("nobody holds {}\n", text::show(key)),
         })?;

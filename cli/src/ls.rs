@@ -10,7 +10,6 @@ use redis::{Connection, RedisError};
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::json;
 use crate::locks::{FoundLock, read_all, read_contended, scan_command};
 use crate::output;
 use crate::primaries::Servers;
@@ -63,7 +62,7 @@ impl Ls {
             // SCAN may return a key twice.
             found.dedup_by(|one, other| one.key == other.key);
         }
-        let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
+        let lines = || found.iter().map(|lock| Ok(output::json(lock)? + "\n"));
         output::print(&if self.json {
             lines().collect::<Result<String, Failure>>()?
         } else {

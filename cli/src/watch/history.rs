@@ -77,7 +77,12 @@ pub(super) fn facts(key: &[u8], before: &Reading, now: &Reading, changes: &[Chan
     // The newest holders are those of the events.
     let old = arrived.len().saturating_sub(acquired(0));
     let (held, new) = arrived.split_at_checked(old).unwrap_or((&arrived, &[]));
-    facts.extend(held.iter().map(|holder| first_sight(key, holder, changes)));
+    facts.extend(
+        held.iter().map(|holder| Fact {
+            held_for: Some(holder.held_for),
+            ..Fact::of_holder(key, holder, What::Held)
+        }),
+    );
     facts.extend(new.iter().map(|holder| Fact::of_holder(key, holder, What::Acquired)));
     facts
 }
@@ -90,14 +95,6 @@ fn departure(key: &[u8], holder: &Holder, is_over: bool, changes: &[Change]) -> 
     let otherwise = if is_over { Change::Expired.end() } else { None };
     let (what, reason) = only.or(otherwise).unwrap_or((What::Ended, None));
     Fact { reason: reason.map(str::to_owned), ..Fact::of_holder(key, holder, what) }
-}
-
-/// A tenure that began before the watcher received the events of the lock.
-fn first_sight(key: &[u8], holder: &Holder, changes: &[Change]) -> Fact {
-    let way = changes
-        .iter()
-        .find_map(|change| if let Change::Arrived(way) = change { Some((*way).to_owned()) } else { None });
-    Fact { held_for: Some(holder.held_for), reason: way, ..Fact::of_holder(key, holder, What::Held) }
 }
 
 #[cfg(test)]

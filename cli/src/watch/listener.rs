@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue, PushKind, RedisError, Value};
 
-use super::Watch;
 use super::history::{Reading, facts};
+use super::options::Options;
 use super::published::{self, Change};
 use crate::failure::Failure;
 use crate::locks::{Lock, info_command, is_about_a_key, scan_command};
@@ -41,7 +41,7 @@ const SETTING: &str = "notify-keyspace-events";
 pub(super) struct Listener {
     connection: Connection,
     server: Server,
-    options: Arc<Watch>,
+    options: Arc<Options>,
     /// The name of a channel of keyspace events, without the key at its end.
     prefix: Vec<u8>,
     /// The held locks, as last read.
@@ -53,7 +53,7 @@ pub(super) struct Listener {
 impl Listener {
     /// Connects to a primary and subscribes. Fails if the server does not have the module, if it does not publish the
     /// needed events, or if the user lacks a right that the watcher needs.
-    pub(super) fn connect(server: &Server, options: Arc<Watch>) -> Result<Self, Failure> {
+    pub(super) fn connect(server: &Server, options: Arc<Options>) -> Result<Self, Failure> {
         let (connection, warning) = server.connect_with_module()?;
         warning.iter().for_each(|warning| output::complain(warning));
         let prefix = format!("__keyspace@{}__:", server.info().redis_settings().db()).into_bytes();
@@ -234,7 +234,7 @@ impl Listener {
         let [_, Value::BulkString(channel), Value::BulkString(event)] = data else { return };
         let Some(key) = channel.strip_prefix(self.prefix.as_slice()) else { return };
         let change = Change::of(event);
-        let may_create = matches!(change, Change::Acquired | Change::Arrived(_));
+        let may_create = matches!(change, Change::Acquired | Change::Arrived);
         // Other keys than locks have events too.
         let is_lock = may_create || self.pending.contains_key(key) || self.locks.contains_key(key);
         if *kind == PushKind::PMessage && is_lock {

@@ -9,13 +9,13 @@
 mod fact;
 mod history;
 mod listener;
+mod options;
 mod published;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -26,14 +26,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 
-use crate::exit_code;
 use crate::failure::Failure;
-use crate::json;
-use crate::output;
 use crate::primaries::Servers;
 use crate::server::{Server, ask_all};
 use fact::{Fact, What};
 use listener::Listener;
+use options::Options;
 
 /// How often to look for other primaries, and to connect to those that did not answer, in milliseconds.
 const LOOK_MS: u16 = 1_000;
@@ -45,17 +43,8 @@ const LOOK_MS: u16 = 1_000;
 /// continues after a failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
 #[derive(Args)]
 pub(crate) struct Watch {
-    /// Only locks whose key matches this pattern, as in KEYS: order:*
-    #[arg(value_name = "PATTERN", default_value = "*", hide_default_value = true)]
-    pattern: OsString,
-
-    /// Add the missing classes to the setting notify-keyspace-events of each primary
-    #[arg(long)]
-    configure: bool,
-
-    /// Print one line of JSON for each change
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
 
     #[command(flatten)]
     servers: Servers,
@@ -67,8 +56,9 @@ impl Watch {
         for signal in [SIGINT, SIGTERM] {
             register_conditional_shutdown(signal, 0, Arc::new(AtomicBool::new(true)))?;
         }
-        let options = Arc::new(self);
-        let mut primaries = options.servers.primaries(&[])?;
+        let Self { options, servers } = self;
+        let options = Arc::new(options);
+        let mut primaries = servers.primaries(&[])?;
         // The servers with a listener. The flag tells the listener to end when its server is no primary any more.
         let mut listening: HashMap<String, Arc<AtomicBool>> = HashMap::new();
         let (sender, lost) = channel();
@@ -110,30 +100,13 @@ impl Watch {
                 return Ok(ExitCode::SUCCESS);
             }
             // While no Sentinel or no node of a cluster answers, the known primaries stay.
-            primaries = options.servers.primaries(&primaries).unwrap_or(primaries);
-        }
-    }
-
-    /// Prints a line. Ends the program if the output fails.
-    fn tell(&self, fact: &Fact) {
-        let line = if self.json { json::line(fact) } else { Ok(fact.line()) };
-        if let Err(failure) = line.and_then(|line| output::print(&(line + "\n"))) {
-            output::complain(&failure.to_string());
-            process::exit(exit_code::ERROR.into());
-        }
-    }
-
-    /// Prints why a server is not watched, unless the output says so already.
-    fn tell_lost(&self, address: String, failure: &Failure, reported: &mut HashMap<String, String>) {
-        let reason = format!("{failure}; events may be missed from now on");
-        if reported.insert(address, reason.clone()).as_ref() != Some(&reason) {
-            self.tell(&Fact::of_server(What::Disconnected, reason));
+            primaries = servers.primaries(&primaries).unwrap_or(primaries);
         }
     }
 }
 
 /// Connects to these servers at the same time. Returns the listener or the failure of each address.
-fn connect(options: &Arc<Watch>, servers: Vec<Server>) -> Vec<(String, Result<Listener, Failure>)> {
+fn connect(options: &Arc<Options>, servers: Vec<Server>) -> Vec<(String, Result<Listener, Failure>)> {
     let options = Arc::clone(options);
     let connect = move |server: &Server| {
         Ok((server.address().to_owned(), Listener::connect(server, Arc::clone(&options))))

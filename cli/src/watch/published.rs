@@ -23,8 +23,8 @@ pub(super) enum Change {
     Expired,
     /// The key was removed or replaced, for this reason.
     Broken(&'static str),
-    /// The key came from another name, from another database or from a dump. The text says which.
-    Arrived(&'static str),
+    /// The key came from another name, from another database or from a dump.
+    Arrived,
     /// The event says nothing about the beginnings and ends of tenures.
     Other,
 }
@@ -39,9 +39,7 @@ impl Change {
             b"del" => Self::Broken("deleted"),
             b"rename_from" => Self::Broken("renamed"),
             b"move_from" => Self::Broken("moved to another database"),
-            b"rename_to" => Self::Arrived("renamed"),
-            b"move_to" => Self::Arrived("moved from another database"),
-            b"restore" => Self::Arrived("restored"),
+            b"rename_to" | b"move_to" | b"restore" => Self::Arrived,
             b"lock.renewed" | b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
             // Events of other data types mean that another value has replaced the lock.
             _ => Self::OVERWRITTEN,
@@ -56,7 +54,7 @@ impl Change {
             Self::Released => Some((What::Released, None)),
             Self::Expired => Some((What::Lost, Some("lease over"))),
             Self::Broken(reason) => Some((What::Broken, Some(reason))),
-            Self::Arrived(_) => Self::OVERWRITTEN.end(),
+            Self::Arrived => Self::OVERWRITTEN.end(),
             Self::Acquired | Self::Other => None,
         }
     }
