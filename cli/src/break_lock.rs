@@ -10,16 +10,13 @@ use redis::{Connection, RedisError};
 
 use crate::failure::Failure;
 use crate::info;
-use crate::locks::{Holder, Lock, info_command};
+use crate::locks::{Holder, Lock};
 use crate::output;
 use crate::primaries::Servers;
 use crate::text;
 
 /// No lock has more holders than this, so a request for this number of holders returns all holders.
 const ALL: u64 = u32::MAX as u64;
-
-/// How many holders lockward shows when it asks for confirmation.
-const SHOWN: usize = 10;
 
 /// Release a lock in place of its holders
 ///
@@ -53,10 +50,9 @@ impl Break {
             say(&format!("nobody holds {name}"));
             return Ok(ExitCode::FAILURE);
         };
-        let mut ending = lock.holders.clone();
         if let Some(owner) = &self.owner {
-            ending.retain(|holder| holder.owner.0 == owner.as_bytes());
-            if ending.is_empty() {
+            lock.holders.retain(|holder| holder.owner.0 == owner.as_bytes());
+            if lock.holders.is_empty() {
                 say(&format!("{} does not hold {name}", text::show(owner.as_bytes())));
                 return Ok(ExitCode::FAILURE);
             }
@@ -67,15 +63,14 @@ impl Break {
                 "there is no terminal to ask on; give --yes to break the lock without a question",
             ));
         }
-        lock.holders = ending.iter().take(SHOWN).cloned().collect();
-        if !self.yes && !confirm(&info::tables(key, &lock), ending.len())? {
+        if !self.yes && !confirm(&info::tables(key, &lock))? {
             say(&format!("{name} is unchanged"));
             return Ok(ExitCode::FAILURE);
         }
         // While lockward waited for the user's answer, the server may have closed the first connection.
         let mut connection = server.connect()?;
         let mut any_broken = false;
-        for holder in &ending {
+        for holder in &lock.holders {
             let owner = &holder.owner;
             if release(&mut connection, key, holder).map_err(|error| server.failure(&error))? {
                 say(&format!("broken: {owner} held {name} with token {}", holder.token));
@@ -87,16 +82,11 @@ impl Break {
         if !any_broken {
             return Ok(ExitCode::FAILURE);
         }
-        let now: Option<Lock> =
-            info_command(key, 1, None).query(&mut connection).map_err(|error| server.failure(&error))?;
-        let first = now.as_ref().and_then(|lock| Some((lock.holding, lock.holders.first()?)));
-        match first {
-            Some((1, next)) => {
-                say(&format!("now {} holds it with token {}", next.owner, next.token));
-            }
-            Some((holding, _)) => say(&format!("now {holding} owners hold it")),
-            None => say("now nobody holds it"),
-        }
+        let (now, _) = info::read(&self.servers, key, 1, 0)?;
+        say(&match now.as_ref().and_then(Lock::show_holders) {
+            Some(holders) => format!("now held by {holders}"),
+            None => "now nobody holds it".to_owned(),
+        });
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -118,12 +108,11 @@ fn release(connection: &mut Connection, key: &[u8], holder: &Holder) -> Result<b
 }
 
 /// Asks the user for confirmation. Every answer other than `y` or `yes` means no.
-fn confirm(tables: &str, tenures: usize) -> Result<bool, Failure> {
-    let (who, question) = match tenures {
-        1 => ("The holder gets", "Break the lock?".to_owned()),
-        _ => ("The holders get", format!("End all {tenures} tenures?")),
-    };
-    write!(io::stderr(), "{tables}\n{who} no message and may still be working. {question} [y/N] ")?;
+fn confirm(tables: &str) -> Result<bool, Failure> {
+    write!(
+        io::stderr(),
+        "{tables}\nA holder gets no message and may still be working. Break the lock? [y/N] "
+    )?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))

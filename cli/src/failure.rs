@@ -66,20 +66,3 @@ impl From<io::Error> for Failure {
         Self::new(format!("input or output failed: {error}"))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_of_a_servers_error_are_escaped() {
-        let reply = redis::parse_redis_value(b"-ERR a\x1b[2J\r\n").and_then(redis::Value::extract_error);
-        assert_eq!(reply.map_err(|error| reason(&error)), Err(r"ERR a\x1b[2J".to_owned()));
-    }
-
-    #[test]
-    fn a_timeout_is_called_so() {
-        let failure = Failure::from(RedisError::from(io::Error::from(io::ErrorKind::WouldBlock)));
-        assert_eq!(failure.to_string(), "a request to the server failed: no answer in time");
-    }
-}

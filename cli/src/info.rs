@@ -9,11 +9,10 @@ use redis::Connection;
 
 use crate::duration;
 use crate::failure::Failure;
-use crate::json;
 use crate::locks::{Lock, info_command};
 use crate::output;
 use crate::primaries::Servers;
-use crate::server::Server;
+use crate::server::{Server, first_answer};
 use crate::text::{self, Column, Column::Left, Column::Right};
 
 /// Show who holds a lock and who waits for it
@@ -45,7 +44,7 @@ impl Info {
         let key = self.key.as_bytes();
         let (lock, _) = read(&self.servers, key, self.holders, self.waiters)?;
         output::print(&match &lock {
-            _ if self.json => format!("{}\n", json::line(&lock)?),
+            _ if self.json => format!("{}\n", output::json(&lock)?),
             Some(lock) => tables(key, lock),
             None => format!("nobody holds {}\n", text::show(key)),
         })?;
@@ -62,13 +61,11 @@ pub(crate) fn read(
     waiters: u64,
 ) -> Result<(Option<Lock>, Server), Failure> {
     let request = info_command(key, holders, Some(waiters));
-    let ask = move |connection: &mut Connection| match request.query(connection) {
-        Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
-        reply => reply.map(Some),
+    let ask = move |server: &Server, connection: &mut Connection| match request.query(connection) {
+        Err(error) if error.code() == Some("MOVED") => Ok(None),
+        reply => Ok(Some((reply?, server.clone()))),
     };
-    let (lock, server) = servers.ask_owner(ask)?;
-    let other_type = || Failure::new(format!("{} is not a lock: the key has another type", text::show(key)));
-    Ok((lock.ok_or_else(other_type)?, server))
+    first_answer(servers.ask_each(ask)?)
 }
 
 /// The columns of a table of holders.
@@ -79,30 +76,29 @@ pub(crate) const HOLDERS: [Column; 6] =
 pub(crate) const WAITERS: [Column; 6] =
     [Right("NEXT"), Left("WAITER"), Left("MODE"), Right("WAITED"), Right("WAIT LEFT"), Right("CLIENT")];
 
-/// The cells of each holder. The reply with the holders is `age` milliseconds old.
-pub(crate) fn holder_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String; 6]> {
-    lock.holders.iter().map(move |holder| {
+/// The cells of each holder.
+pub(crate) fn holder_rows(lock: &Lock) -> impl Iterator<Item = [String; 6]> {
+    lock.holders.iter().map(|holder| {
         [
             holder.owner.to_string(),
             holder.mode.to_string(),
             holder.holds.to_string(),
             holder.token.to_string(),
-            duration::show_ms(holder.lease_left.saturating_sub(age)),
-            duration::show_ms(holder.held_for.saturating_add(age)),
+            duration::show_ms(holder.lease_left),
+            duration::show_ms(holder.held_for),
         ]
     })
 }
 
-/// The cells of each waiter. The reply with the waiters is `age` milliseconds old.
-pub(crate) fn waiter_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String; 6]> {
-    (1_u64..).zip(lock.queue.iter().flatten()).map(move |(position, waiter)| {
-        let left = |ms: u64| duration::show_ms(ms.saturating_sub(age));
+/// The cells of each waiter.
+pub(crate) fn waiter_rows(lock: &Lock) -> impl Iterator<Item = [String; 6]> {
+    (1_u64..).zip(lock.queue.iter().flatten()).map(|(position, waiter)| {
         [
             position.to_string(),
             waiter.owner.to_string(),
             waiter.mode.to_string(),
-            duration::show_ms(waiter.waited.saturating_add(age)),
-            waiter.wait_left.map_or_else(|| "no limit".to_owned(), left),
+            duration::show_ms(waiter.waited),
+            waiter.wait_left.map_or_else(|| "no limit".to_owned(), duration::show_ms),
             waiter.client_id.to_string(),
         ]
     })
@@ -110,14 +106,14 @@ pub(crate) fn waiter_rows(lock: &Lock, age: u64) -> impl Iterator<Item = [String
 
 /// A table of the holders and a table of the waiters.
 pub(crate) fn tables(key: &[u8], lock: &Lock) -> String {
-    let mut tables = format!("{}\n\n{}", lock.title(key), text::table(HOLDERS, holder_rows(lock, 0)));
+    let mut tables = format!("{}\n\n{}", lock.title(key), text::table(HOLDERS, holder_rows(lock)));
     add_more(&mut tables, lock.holding, lock.holders.len());
     let shown = lock.queue.iter().flatten().count();
     if shown == 0 {
         tables += &format!("\n{} waiting\n", lock.waiters);
         return tables;
     }
-    tables += &format!("\n{}", text::table(WAITERS, waiter_rows(lock, 0)));
+    tables += &format!("\n{}", text::table(WAITERS, waiter_rows(lock)));
     add_more(&mut tables, lock.waiters, shown);
     tables
 }

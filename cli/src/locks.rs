@@ -11,7 +11,10 @@ use crate::server::send_all;
 use crate::text::{self, Name};
 
 /// The type of a lock in TYPE and SCAN.
-pub(crate) const TYPE: &str = "lockward-";
+const TYPE: &str = "lockward-";
+
+/// How many keys the server scans before it serves other clients again.
+const SCAN_COUNT: u64 = 1_000;
 
 /// How many locks one request reads.
 const BATCH: usize = 1_000;
@@ -107,20 +110,21 @@ pub(crate) struct Waiter {
     pub(crate) wait_left: Option<u64>,
 }
 
-/// A lock with waiters.
-#[derive(Clone, Debug)]
-pub(crate) struct Contended {
+/// A lock that a server has found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FoundLock {
     pub(crate) key: Name,
-    pub(crate) waiters: u64,
-    /// The longest wait, in milliseconds.
+    /// The longest wait in milliseconds, if LOCK.TOP has found the lock.
+    #[serde(skip)]
     pub(crate) longest_wait: u64,
-    pub(crate) holder: Option<Name>,
+    #[serde(flatten)]
+    pub(crate) lock: Lock,
 }
 
-impl Contended {
+impl FoundLock {
     /// Sorts the lock with the most waiters first, and locks with equally many waiters by their longest wait.
     pub(crate) fn rank(&self) -> (Reverse<u64>, Reverse<u64>) {
-        (Reverse(self.waiters), Reverse(self.longest_wait))
+        (Reverse(self.lock.waiters), Reverse(self.longest_wait))
     }
 }
 
@@ -132,6 +136,13 @@ pub(crate) fn info_command(key: &[u8], holders: u64, waiters: Option<u64>) -> Cm
     if let Some(waiters) = waiters {
         cmd.arg("WAITERS").arg(waiters);
     }
+    cmd
+}
+
+/// The command SCAN for the locks whose keys match the pattern.
+pub(crate) fn scan_command(cursor: u64, pattern: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd("SCAN");
+    cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
     cmd
 }
 
@@ -163,16 +174,19 @@ pub(crate) fn read_all<'a>(
     Ok(locks)
 }
 
-/// The `count` locks of a server with the most waiters. The state of a lock is `None` if the holder has released the
-/// lock since LOCK.TOP, if a server in quarantine does not know the holder, or if the user may not read the lock.
+/// The `count` locks of a server with the most waiters. A lock has no holders if the holder has released the lock since
+/// LOCK.TOP, if a server in quarantine does not know the holder, or if the user may not read the lock.
 pub(crate) fn read_contended(
     connection: &mut Connection,
     count: u64,
     holders: u64,
-) -> Result<Vec<(Contended, Option<Lock>)>, RedisError> {
-    let contended: Vec<Contended> = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).query(connection)?;
-    let locks = read_all(connection, contended.iter().map(|lock| &lock.key.0), holders)?;
-    Ok(contended.into_iter().zip(locks).collect())
+) -> Result<Vec<FoundLock>, RedisError> {
+    let mut contended: Vec<FoundLock> = redis::cmd("LOCK.TOP").arg("COUNT").arg(count).query(connection)?;
+    let locks = read_all(connection, contended.iter().map(|found| &found.key.0), holders)?;
+    for (found, lock) in contended.iter_mut().zip(locks) {
+        found.lock = lock.unwrap_or_else(|| found.lock.clone());
+    }
+    Ok(contended)
 }
 
 /// Whether the error concerns one key, and not the whole command. NOPERM concerns a key if the error's text names a
@@ -247,14 +261,14 @@ impl FromRedisValue for Waiter {
     }
 }
 
-impl FromRedisValue for Contended {
+/// A lock in the reply to LOCK.TOP.
+impl FromRedisValue for FoundLock {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Fields::of(value)?;
         Ok(Self {
             key: fields.take("key")?,
-            waiters: fields.take("waiters")?,
             longest_wait: fields.take("longest-wait")?,
-            holder: fields.take("holder")?,
+            lock: Lock::free(fields.take("waiters")?),
         })
     }
 }

@@ -6,19 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use redis::{Connection, RedisError};
-use serde::Serialize;
 
 use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::json;
-use crate::locks::{Contended, Lock, TYPE, read_all, read_contended};
+use crate::locks::{FoundLock, read_all, read_contended, scan_command};
 use crate::output;
 use crate::primaries::Servers;
+use crate::server::{Server, all_answers};
 use crate::text::{self, Column::Left, Column::Right, Name};
-
-/// How many keys the server scans before it serves other clients again.
-const SCAN_COUNT: u64 = 1_000;
 
 /// How many holders of a lock the output of `--json` has, at most.
 const JSON_HOLDERS: u64 = 100;
@@ -33,8 +29,8 @@ const JSON_HOLDERS: u64 = 100;
 #[derive(Args)]
 pub(crate) struct Ls {
     /// Only locks whose key matches this pattern, as in KEYS: order:*
-    #[arg(value_name = "PATTERN", conflicts_with = "top")]
-    pattern: Option<OsString>,
+    #[arg(value_name = "PATTERN", conflicts_with = "top", default_value = "*", hide_default_value = true)]
+    pattern: OsString,
 
     /// Only the N locks with the most waiters, most waiters first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -48,27 +44,25 @@ pub(crate) struct Ls {
     servers: Servers,
 }
 
-#[derive(Serialize)]
-struct LockWithKey {
-    key: Name,
-    #[serde(flatten)]
-    lock: Lock,
-}
-
 impl Ls {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         let holders = if self.json { JSON_HOLDERS } else { 1 };
-        let (found, failures) = if let Some(count) = self.top {
-            let (found, failures) =
-                self.servers.ask(move |connection| read_contended(connection, count, holders))?;
-            (most_contended(found, count), failures)
-        } else {
-            let pattern = self.pattern.map(OsString::into_vec);
-            let (found, failures) =
-                self.servers.ask(move |connection| scan(connection, pattern.as_deref(), holders))?;
-            (sorted(found), failures)
+        let (pattern, top) = (self.pattern.into_vec(), self.top);
+        let ask = move |_: &Server, connection: &mut Connection| match top {
+            Some(count) => read_contended(connection, count, holders),
+            None => scan(connection, &pattern, holders),
         };
-        let lines = || found.iter().map(|lock| Ok(json::line(lock)? + "\n"));
+        let (found, failures) = all_answers(self.servers.ask_each(ask)?)?;
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
+        if let Some(count) = top {
+            found.sort_by_key(FoundLock::rank);
+            found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        } else {
+            found.sort_by(|one, other| one.key.cmp(&other.key));
+            // SCAN may return a key twice.
+            found.dedup_by(|one, other| one.key == other.key);
+        }
+        let lines = || found.iter().map(|lock| Ok(output::json(lock)? + "\n"));
         output::print(&if self.json {
             lines().collect::<Result<String, Failure>>()?
         } else {
@@ -80,26 +74,16 @@ impl Ls {
 }
 
 /// Reads all locks of a server.
-fn scan(
-    connection: &mut Connection,
-    pattern: Option<&[u8]>,
-    holders: u64,
-) -> Result<Vec<LockWithKey>, RedisError> {
+fn scan(connection: &mut Connection, pattern: &[u8], holders: u64) -> Result<Vec<FoundLock>, RedisError> {
     let mut found = Vec::new();
-    let mut cursor = 0_u64;
+    let mut cursor = 0;
     loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor);
-        if let Some(pattern) = pattern {
-            scan.arg("MATCH").arg(pattern);
-        }
-        let scan = scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
-        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan_command(cursor, pattern).query(connection)?;
         let locks = read_all(connection, keys.iter(), holders)?;
         found.extend(
             keys.into_iter()
                 .zip(locks)
-                .filter_map(|(key, lock)| Some(LockWithKey { key: Name(key), lock: lock? })),
+                .filter_map(|(key, lock)| Some(FoundLock { key: Name(key), longest_wait: 0, lock: lock? })),
         );
         if next == 0 {
             return Ok(found);
@@ -108,32 +92,11 @@ fn scan(
     }
 }
 
-/// The locks of all primaries, in the order of their keys.
-fn sorted(found: Vec<Vec<LockWithKey>>) -> Vec<LockWithKey> {
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_by(|one, other| one.key.cmp(&other.key));
-    // SCAN may return a key twice.
-    found.dedup_by(|one, other| one.key == other.key);
-    found
-}
-
-/// The `count` locks with the most waiters, from all primaries together. The lock with the most waiters comes first.
-fn most_contended(found: Vec<Vec<(Contended, Option<Lock>)>>, count: u64) -> Vec<LockWithKey> {
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_by_key(|(lock, _)| lock.rank());
-    found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-    let with_key = |(Contended { key, waiters, .. }, lock): (_, Option<Lock>)| LockWithKey {
-        key,
-        lock: lock.unwrap_or_else(|| Lock::free(waiters)),
-    };
-    found.into_iter().map(with_key).collect()
-}
-
-fn table(found: &[LockWithKey]) -> String {
+fn table(found: &[FoundLock]) -> String {
     if found.is_empty() {
         return "no locks\n".to_owned();
     }
-    let row = |LockWithKey { key, lock }: &LockWithKey| {
+    let row = |FoundLock { key, lock, .. }: &FoundLock| {
         let first = lock.holders.first();
         let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
         [

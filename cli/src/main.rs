@@ -6,7 +6,6 @@ mod duration;
 mod exit_code;
 mod failure;
 mod info;
-mod json;
 mod locks;
 mod ls;
 mod output;
@@ -128,16 +127,4 @@ fn print_usage(error: &clap::Error) -> ExitCode {
 /// The exit code of a failed subcommand. `run` does not fail with 2, because its command may exit with 2.
 fn usual_code(is_run: bool) -> u8 {
     if is_run { exit_code::RUN_FAILED } else { exit_code::ERROR }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_declared_arguments_are_consistent() {
-        Cli::command().debug_assert();
-    }
 }

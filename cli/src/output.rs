@@ -1,6 +1,8 @@
-//! Standard output and standard error.
+//! Standard output and standard error, and JSON.
 
 use std::io::{self, Write};
+
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::text;
@@ -18,4 +20,20 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// nobody can read the message, the exit code still tells the outcome.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "lockward: {}", text::show(message.as_bytes()));
+}
+
+/// Returns the value as one line of JSON: the fields of LOCK.INFO in snake_case, with times in milliseconds. serde_json
+/// does not escape the invisible characters from U+007F on.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
+    let line = serde_json::to_string(value);
+    let line = line.map_err(|error| Failure::new(format!("cannot write the output: {error}")))?;
+    let mut escaped = String::with_capacity(line.len());
+    for letter in line.chars() {
+        if text::is_visible(letter) {
+            escaped.push(letter);
+        } else {
+            letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}"));
+        }
+    }
+    Ok(escaped)
 }

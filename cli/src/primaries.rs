@@ -1,10 +1,7 @@
 //! The options that name the servers, and the primaries behind them.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,10 +14,7 @@ use redis::{
 use crate::duration;
 use crate::failure::Failure;
 use crate::output;
-use crate::server::{Server, all_answers, ask_all, first_answer};
-
-/// How often to look for other primaries.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::server::{Server, ask_all, first_answer};
 
 /// The options that name the servers
 #[derive(Args, Clone)]
@@ -94,133 +88,76 @@ impl Servers {
     }
 
     /// Finds the primaries: the server of the URL, the primary that a Sentinel names, or the primaries of a cluster.
-    /// Does not connect to the primaries.
-    pub(crate) fn primaries(&self) -> Result<Vec<Server>, Failure> {
-        self.primaries_after(&[])
-    }
-
-    /// Finds the primaries, as [`Servers::primaries`] does. In a cluster, also asks the nodes that were found `before`,
-    /// because the nodes in the URL may not answer any more.
-    pub(crate) fn primaries_after(&self, before: &[Server]) -> Result<Vec<Server>, Failure> {
-        let found = match self.url.address()? {
-            Address::Server(info) => vec![info],
-            Address::Sentinels { sentinels, name, server } => {
-                self.ask_any(sentinels, move |_, sentinel| {
-                    let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name).to_owned();
-                    let unknown = "the Sentinel knows no primary by that name";
-                    let primary: Option<(String, u16)> = query.query(sentinel)?;
-                    let (host, port) = primary.ok_or((ErrorKind::MasterNameNotFoundBySentinel, unknown))?;
-                    Ok(vec![with_host_and_port(&server, &host, port)])
-                })?
-            }
-            Address::Cluster(mut nodes) => {
-                nodes.extend(before.iter().map(|server| server.info().clone()));
-                self.ask_any(nodes, |info, node| {
-                    let ranges = redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)?;
-                    let mut primaries: Vec<ConnectionInfo> = Vec::new();
-                    for primary in ranges.into_iter().filter_map(|range| range.into_iter().nth(2)) {
-                        let address: Vec<Value> = redis::from_redis_value(primary)?;
-                        let [host, port, ..] = address.as_slice() else {
-                            return Err((ErrorKind::UnexpectedReturnType, "a node without an address").into());
-                        };
-                        let host: Option<String> = redis::from_redis_value_ref(host)?;
-                        let port = redis::from_redis_value_ref(port)?;
-                        let primary = with_host_and_port(info, &host.unwrap_or_default(), port);
-                        if primaries.iter().all(|other| other.addr() != primary.addr()) {
-                            primaries.push(primary);
-                        }
-                    }
-                    Ok(primaries)
-                })?
-            }
+    /// Does not connect to the primaries. In a cluster, also asks the nodes that were found `before`, because the nodes in
+    /// the URL may not answer any more.
+    pub(crate) fn primaries(&self, before: &[Server]) -> Result<Vec<Server>, Failure> {
+        let address = self.url.address()?;
+        let asked = match &address {
+            Address::Server(info) => return Ok(vec![self.server(info.clone())?]),
+            Address::Sentinels { sentinels, .. } => sentinels.clone(),
+            Address::Cluster(nodes) => nodes.iter().chain(before.iter().map(Server::info)).cloned().collect(),
         };
-        found.into_iter().map(|info| Server::new(info, self.patience)).collect()
+        let asked: Result<_, Failure> = asked.into_iter().map(|info| self.server(info)).collect();
+        let found = first_answer(ask_all(asked?, move |server| {
+            let mut connection = server.connect()?;
+            let found = if let Address::Sentinels { name, server, .. } = &address {
+                sentinel_primary(&mut connection, name, server)
+            } else {
+                cluster_primaries(&mut connection, server.info())
+            };
+            found.map(Some).map_err(|error| server.failure(&error))
+        }))?;
+        found.into_iter().map(|info| self.server(info)).collect()
     }
 
-    /// Keeps a thread that runs `run` at each of these primaries, and at each server that becomes a primary later. The
-    /// flag tells `run` to return when its server is no primary any more. While no primary is found, calls `failed`.
-    pub(crate) fn at_each_primary(
+    fn server(&self, info: ConnectionInfo) -> Result<Server, Failure> {
+        Server::new(info, self.patience)
+    }
+
+    /// Asks all primaries at the same time. Returns the answers in the order in which they arrive.
+    pub(crate) fn ask_each<T: Send + 'static>(
         &self,
-        mut primaries: Vec<Server>,
-        run: impl Fn(&Server, &AtomicBool) + Clone + Send + 'static,
-        failed: impl Fn(Failure),
-    ) {
-        let mut running: HashMap<String, Arc<AtomicBool>> = HashMap::new();
-        loop {
-            running.retain(|address, is_primary| {
-                let stays = primaries.iter().any(|server| server.address() == address);
-                is_primary.store(stays, Ordering::Relaxed);
-                stays
-            });
-            for server in &primaries {
-                running.entry(server.address().to_owned()).or_insert_with(|| {
-                    let is_primary = Arc::new(AtomicBool::new(true));
-                    let (server, flag, run) = (server.clone(), Arc::clone(&is_primary), run.clone());
-                    thread::spawn(move || run(&server, &flag));
-                    is_primary
-                });
-            }
-            if !primaries.is_empty() {
-                thread::sleep(LOOK);
-            }
-            match self.primaries_after(&primaries) {
-                Ok(found) => primaries = found,
-                Err(failure) if primaries.is_empty() => {
-                    failed(failure);
-                    thread::sleep(LOOK);
-                }
-                // The threads at the known primaries still run.
-                Err(_) => {}
-            }
+        ask: impl Fn(&Server, &mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
+    ) -> Result<Receiver<Result<T, Failure>>, Failure> {
+        Ok(ask_all(self.primaries(&[])?, move |server| {
+            let (mut connection, warning) = server.connect_with_module()?;
+            warning.iter().for_each(|warning| output::complain(warning));
+            ask(server, &mut connection).map_err(|error| server.failure(&error))
+        }))
+    }
+}
+
+/// The primary that a Sentinel knows by this name. `server` says how to connect to the primary.
+fn sentinel_primary(
+    sentinel: &mut Connection,
+    name: &str,
+    server: &ConnectionInfo,
+) -> Result<Vec<ConnectionInfo>, RedisError> {
+    let query = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
+    let primary: Option<(String, u16)> = query.query(sentinel)?;
+    let unknown = "the Sentinel knows no primary by that name";
+    let (host, port) = primary.ok_or((ErrorKind::MasterNameNotFoundBySentinel, unknown))?;
+    Ok(vec![with_host_and_port(server, &host, port)])
+}
+
+/// The primaries of a cluster, as one of its nodes knows them.
+fn cluster_primaries(
+    node: &mut Connection,
+    info: &ConnectionInfo,
+) -> Result<Vec<ConnectionInfo>, RedisError> {
+    let mut primaries: Vec<ConnectionInfo> = Vec::new();
+    for range in redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<Value>>>(node)? {
+        // A range has its first and last slot, its primary and its replicas.
+        let Some(Value::Array(primary)) = range.into_iter().nth(2) else { continue };
+        // A primary has its host, its port, and more.
+        let (host, port): (Option<String>, u16) =
+            redis::from_redis_value(Value::Array(primary.into_iter().take(2).collect()))?;
+        let primary = with_host_and_port(info, &host.unwrap_or_default(), port);
+        if primaries.iter().all(|other| other.addr() != primary.addr()) {
+            primaries.push(primary);
         }
     }
-
-    /// Asks these servers at the same time, and returns the first answer.
-    fn ask_any(
-        &self,
-        servers: Vec<ConnectionInfo>,
-        ask: impl Fn(&ConnectionInfo, &mut Connection) -> Result<Vec<ConnectionInfo>, RedisError>
-        + Clone
-        + Send
-        + 'static,
-    ) -> Result<Vec<ConnectionInfo>, Failure> {
-        let servers: Result<_, Failure> =
-            servers.into_iter().map(|info| Server::new(info, self.patience)).collect();
-        first_answer(ask_all(servers?, move |server| {
-            let mut connection = server.connect()?;
-            ask(server.info(), &mut connection).map(Some).map_err(|error| server.failure(&error))
-        }))
-    }
-
-    /// Asks all primaries at the same time. Returns the answers, and the failures of the primaries that did not answer.
-    /// Fails if no primary answers.
-    pub(crate) fn ask<T: Send + 'static>(
-        &self,
-        ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
-    ) -> Result<(Vec<T>, Vec<Failure>), Failure> {
-        all_answers(ask_all(self.primaries()?, move |server| {
-            let (mut connection, warning) = server.connect_with_module()?;
-            warning.iter().for_each(|warning| output::complain(warning));
-            ask(&mut connection).map_err(|error| server.failure(&error))
-        }))
-    }
-
-    /// Asks all primaries at the same time about one key. Returns the answer of the primary that serves the key, and this
-    /// primary. Does not wait for the other primaries.
-    pub(crate) fn ask_owner<T: Send + 'static>(
-        &self,
-        ask: impl Fn(&mut Connection) -> Result<T, RedisError> + Clone + Send + 'static,
-    ) -> Result<(T, Server), Failure> {
-        first_answer(ask_all(self.primaries()?, move |server| {
-            let (mut connection, warning) = server.connect_with_module()?;
-            let answer = match ask(&mut connection) {
-                Err(error) if error.code() == Some("MOVED") => return Ok(None),
-                answer => answer.map_err(|error| server.failure(&error))?,
-            };
-            warning.iter().for_each(|warning| output::complain(warning));
-            Ok(Some((answer, server.clone())))
-        }))
-    }
+    Ok(primaries)
 }
 
 /// The same connection settings, for another host and port. A node that does not know its own host sends an empty host

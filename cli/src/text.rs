@@ -68,14 +68,6 @@ fn escape(shown: &mut String, bytes: &[u8]) {
     }
 }
 
-/// A count, in groups of three digits: `12,345`.
-pub(crate) fn grouped(count: u64) -> String {
-    match count {
-        0..1_000 => count.to_string(),
-        _ => format!("{},{:03}", grouped(count / 1_000), count % 1_000),
-    }
-}
-
 /// The head of a column, and the side on which the cells of the column are aligned.
 #[derive(Clone, Copy)]
 pub(crate) enum Column {
@@ -134,11 +126,6 @@ mod tests {
         for name in ["e\u{301}", "\u{915}\u{94d}\u{937}", "\"'\\", "\u{1f512}"] {
             assert_eq!(show(name.as_bytes()), name);
         }
-    }
-
-    #[test]
-    fn counts_are_in_groups_of_three_digits() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

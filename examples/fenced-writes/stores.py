@@ -82,30 +82,6 @@ class RedisTwoKeys(RedisHash):
         self.server.set(self.KEYS[0], pairs)
 
 
-class RedisWatch(RedisHash):
-    """For servers that do not allow scripts: EXEC fails if the record has changed since WATCH."""
-
-    def __init__(self, server):
-        self.server = server
-
-    def run(self, token, pairs=None):
-        while True:
-            try:
-                with self.server.pipeline() as step:
-                    step.watch("stock:shoes")
-                    fence = int(step.hget("stock:shoes", "fence") or 0)
-                    if token < fence:
-                        raise Refused(f"the record has seen token {fence}")
-                    step.multi()
-                    step.hset("stock:shoes", "fence", token)
-                    if pairs is not None:
-                        step.hset("stock:shoes", "pairs", pairs)
-                    step.hget("stock:shoes", "pairs")
-                    return step.execute()[-1]
-            except redis.WatchError:
-                pass  # the record has changed, so check again
-
-
 class RedisBesideLock:
     """For a record on the same server as its lock: LOCK.GUARD checks the token and runs the command in one step."""
 

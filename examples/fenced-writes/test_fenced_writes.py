@@ -3,7 +3,6 @@
 import re
 import threading
 import unittest
-from pathlib import Path
 
 import psycopg
 import stores
@@ -46,7 +45,7 @@ class WithStores(unittest.TestCase):
 def checked_stores(server, db):
     """Yields the name of each store, the store objects of Alice and Bob, and an older and a newer token. The owner with the newer token
     holds the lock."""
-    for kind in [stores.RedisHash, stores.RedisTwoKeys, stores.RedisWatch]:
+    for kind in [stores.RedisHash, stores.RedisTwoKeys]:
         yield kind.__name__, kind(server), kind(server), 1795255079187823, 1795255079187824
     for kind in [stores.PostgresRow, stores.PostgresUpsert, stores.PostgresTransaction]:
         yield kind.__name__, kind(db), kind(db), 1795255079187823, 1795255079187824
@@ -110,22 +109,6 @@ class EveryStore(WithStores):
                 store.write(2**53 - 2, 9)
 
         self.each(check)
-
-    def test_with_watch_checks_again_if_the_record_has_changed(self):
-        store, other = stores.RedisWatch(self.redis()), stores.RedisHash(self.redis())
-        other.reset(10)
-        pipeline = store.server.pipeline
-
-        def interrupted():
-            step = pipeline()
-            multi = step.multi
-            step.multi = lambda: (other.write(2, 7), multi())
-            return step
-
-        store.server.pipeline = interrupted
-        with self.assertRaises(Refused):
-            store.write(1, 9)
-        self.assertEqual(other.read(2), 7)
 
 
 class Unchecked(WithStores):

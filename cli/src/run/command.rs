@@ -6,7 +6,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -31,25 +30,13 @@ pub(super) struct Command {
     has_own_group: bool,
 }
 
-/// How the command ended.
-pub(super) enum Ending {
-    /// The command ended by itself, with this exit code. lockward exits with the same code.
-    Exited(u8),
-    /// lockward ended the command, because the lock was lost.
-    Lost(Loss),
-}
-
 impl Command {
-    pub(super) fn start(
-        words: &[OsString],
-        environment: impl Iterator<Item = (&'static str, Vec<u8>)>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(words: &[OsString], environment: [(&'static str, &OsStr); 3]) -> io::Result<Self> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         };
         let mut command = tokio::process::Command::new(program);
-        command.args(arguments);
-        command.envs(environment.map(|(name, value)| (name, OsStr::from_bytes(&value).to_owned())));
+        command.args(arguments).envs(environment);
         let has_own_group = !has_terminal();
         if has_own_group {
             command.process_group(0);
@@ -67,24 +54,24 @@ impl Command {
     }
 
     /// Waits until the command ends, and passes signals on to it. When the lock is lost, sends SIGTERM, and SIGKILL
-    /// after `grace`.
+    /// after `grace`, and returns `None`. Otherwise returns the exit code.
     pub(super) async fn run(
         mut self,
         lost: impl Future<Output = Loss>,
         grace: Duration,
         signals: &mut Signals,
-    ) -> Ending {
+    ) -> Option<u8> {
         tokio::pin!(lost);
-        let loss = loop {
+        loop {
             tokio::select! {
                 biased;
-                status = self.child.wait() => return Ending::Exited(code(status)),
-                loss = &mut lost => break loss,
+                status = self.child.wait() => return Some(code(status)),
+                _ = &mut lost => break,
                 signal = signals.next() => self.forward(&signal),
             }
-        };
+        }
         self.end(grace, signals).await;
-        Ending::Lost(loss)
+        None
     }
 
     /// Sends SIGTERM, and SIGKILL after `grace`.

@@ -6,7 +6,8 @@
 mod command;
 mod signals;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{ExitCode, id};
 use std::time::Duration;
@@ -23,8 +24,7 @@ use crate::exit_code;
 use crate::failure::Failure;
 use crate::output;
 use crate::primaries::ServerUrl;
-use crate::text;
-use command::{Command, Ending, has_terminal};
+use command::{Command, has_terminal};
 use signals::Signals;
 
 /// How long to wait for a release after a failure, a signal or a loss. If the release fails, the tenure ends with its
@@ -127,7 +127,8 @@ impl Run {
         let client =
             Client::new(self.server.address()?, settings).map_err(|error| self.not_acquired(&error))?;
         let owner = self.owner.as_ref().map_or_else(unique_owner, |owner| owner.as_bytes().to_vec());
-        let lock = client.locks(self.keys()).lease(self.lease).owner(&owner);
+        let keys = iter::once(&self.key).chain(&self.also).map(|key| key.as_bytes());
+        let lock = client.locks(keys).lease(self.lease).owner(&owner);
         let lock = if self.shared { lock.shared() } else { lock };
         let lock = self.slots.into_iter().fold(lock, Lock::slots);
         let lock = self.weight.into_iter().fold(lock, Lock::weight);
@@ -136,25 +137,18 @@ impl Run {
             Some(limit) => lock.wait(limit),
             None => lock,
         };
-        let acquired = tokio::select! {
+        let outcome = tokio::select! {
             biased;
-            signal = signals.next() => Err(signal),
-            acquired = lock.acquire() => Ok(acquired),
+            signal = signals.next() => Ok(exit_code::after_signal(signal.number).into()),
+            acquired = lock.acquire() => match acquired {
+                Ok(guard) => return self.run_command(guard, signals).await,
+                Err(error) => Err(self.not_acquired(&error)),
+            },
         };
-        let guard = match acquired {
-            Ok(Ok(guard)) => guard,
-            Ok(Err(error)) => {
-                if !matches!(error, Error::Unreachable { .. }) {
-                    let _ = timeout(RELEASE_LIMIT, client.close()).await;
-                }
-                return Err(self.not_acquired(&error));
-            }
-            Err(signal) => {
-                let _ = timeout(RELEASE_LIMIT, client.close()).await;
-                return Ok(exit_code::after_signal(signal.number).into());
-            }
-        };
-        self.run_command(guard, signals).await
+        if !matches!(outcome, Err(Failure { code: Some(exit_code::UNREACHABLE), .. })) {
+            let _ = timeout(RELEASE_LIMIT, client.close()).await;
+        }
+        outcome
     }
 
     async fn run_command(&self, guard: Guard, signals: &mut Signals) -> Result<ExitCode, Failure> {
@@ -162,34 +156,35 @@ impl Run {
             Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
             None => self.command.clone(),
         };
-        let environment = [("LOCKWARD_KEY", self.key.as_bytes()), ("LOCKWARD_OWNER", guard.owner())]
-            .map(|(name, value)| (name, value.to_vec()));
-        let token = ("LOCKWARD_TOKEN", self.token(&guard).to_string().into_bytes());
-        let ending = match Command::start(&words, environment.into_iter().chain([token])) {
+        let token = self.token(&guard).to_string();
+        let environment = [
+            ("LOCKWARD_KEY", self.key.as_os_str()),
+            ("LOCKWARD_OWNER", OsStr::from_bytes(guard.owner())),
+            ("LOCKWARD_TOKEN", token.as_ref()),
+        ];
+        let ended = match Command::start(&words, environment) {
             Ok(command) => command.run(guard.lost(), self.grace, signals).await,
             Err(error) => {
                 // The user gets the error of the failed start, so lockward does not report an error of the release.
                 let _ = guard.release().await;
                 let found = error.kind() != std::io::ErrorKind::NotFound;
                 let code = if found { exit_code::NOT_EXECUTABLE } else { exit_code::NOT_FOUND };
-                let word = words.first().map(|word| text::show(word.as_bytes())).unwrap_or_default();
+                let word = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
                 return Err(Failure::new(format!("cannot run {word}: {error}")).with_code(code));
             }
         };
-        let code = match ending {
-            Ending::Exited(code) => code,
-            Ending::Lost(loss) => {
-                // A renewal of a lost lock fails at once, and the error names the lock.
-                let renewed = guard.renew().await;
-                let key =
-                    if let Err(Error::Lost { key, .. }) = renewed { self.show(&key) } else { self.name() };
-                // Release all locks of this run: at the server, the lease of the lost lock may not be over yet, and
-                // the other locks may still be held.
-                let _ = timeout(RELEASE_LIMIT, guard.release()).await;
-                return Err(lost(&key, &format!("was lost: {loss}; lockward ended the command")));
-            }
+        let lost = |error: &Error, command: &str| {
+            Err(Failure::new(format!("{error}; {command}")).with_code(exit_code::LOST))
         };
-        let name = self.name();
+        let Some(code) = ended else {
+            // A renewal of a lost lock fails at once, and the error names the lock.
+            let renewed = guard.renew().await;
+            // Release all locks of this run: at the server, the lease of the lost lock may not be over yet, and the other
+            // locks may still be held.
+            let _ = timeout(RELEASE_LIMIT, guard.release()).await;
+            let error = renewed.err().unwrap_or_else(|| Error::Invalid("the lock was lost".into()));
+            return lost(&error, "lockward ended the command");
+        };
         // A signal ends a release that gets no reply.
         let given_up = async {
             signals.next().await;
@@ -198,15 +193,15 @@ impl Run {
         let cause = tokio::select! {
             released = guard.release() => match released {
                 Ok(()) => return Ok(code.into()),
-                Err(Error::Lost { key, loss }) => {
-                    return Err(lost(&self.show(&key), &format!("was lost before the command ended: {loss}")));
+                Err(error) if matches!(error, Error::Lost { .. }) => {
+                    return lost(&error, "the command ran to its end");
                 }
                 Err(error) => error.to_string(),
             },
             () = given_up => "no server answers".to_owned(),
         };
         output::complain(&format!(
-            "{name} could not be released and stays held until its lease ends: {cause}"
+            "the lock could not be released and stays held until its lease ends: {cause}"
         ));
         Ok(code.into())
     }
@@ -217,38 +212,16 @@ impl Run {
         tokens.find(|(key, _)| *key == self.key.as_bytes()).map_or(0, |(_, token)| token)
     }
 
-    fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.key).chain(&self.also).map(|key| key.as_bytes())
-    }
-
-    fn name(&self) -> String {
-        text::show(self.key.as_bytes())
-    }
-
-    /// The failure names the key of the error, because another lock than `self.key` may be the reason.
     fn not_acquired(&self, error: &Error) -> Failure {
-        if let Error::Busy { key } = error {
-            return Failure::new(format!("{} is busy", self.show(key))).with_code(self.busy_exit_code);
+        let failure = Failure::new(error.to_string());
+        if matches!(error, Error::Busy { .. }) {
+            failure.with_code(self.busy_exit_code)
+        } else if matches!(error, Error::Unreachable { .. }) {
+            failure.with_code(exit_code::UNREACHABLE)
+        } else {
+            failure
         }
-        if let Error::Unreachable { key, cause } = error {
-            let line = format!("cannot acquire {}: no server answers: {cause}", self.show(key));
-            return Failure::new(line).with_code(exit_code::UNREACHABLE);
-        }
-        if let Error::Refused { key, code, message } = error {
-            return Failure::new(format!("cannot acquire {}: {code} {message}", self.show(key)));
-        }
-        Failure::new(format!("cannot acquire {}: {error}", self.name()))
     }
-
-    /// The key of an error of the client. In this key, U+FFFD replaces the bytes that are not UTF-8.
-    fn show(&self, key: &str) -> String {
-        let original = self.keys().find(|original| String::from_utf8_lossy(original) == key);
-        text::show(original.unwrap_or(key.as_bytes()))
-    }
-}
-
-fn lost(key: &str, how: &str) -> Failure {
-    Failure::new(format!("{key} {how}")).with_code(exit_code::LOST)
 }
 
 /// A unique owner. The name contains the host and the process id, for the operator.

@@ -1,6 +1,6 @@
 //! `lockward top`: a live view of the locks with waiters.
 //!
-//! Separate threads poll the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
+//! A separate thread polls the servers, so a slow server does not delay the keyboard. The main thread keeps and draws the
 //! state, and reads keys.
 
 mod poller;
@@ -10,11 +10,9 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
 use std::process::{self, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use ratatui::DefaultTerminal;
@@ -26,7 +24,8 @@ use crate::duration;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::primaries::Servers;
-use poller::{OpenKey, Update};
+use crate::text::Name;
+use poller::Poll;
 use state::State;
 
 /// The time between two frames.
@@ -56,51 +55,43 @@ impl Top {
         if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::new("top needs a terminal; without one, use lockward ls --top"));
         }
-        let signal = end_on_signals()?;
+        end_on_signals()?;
         let interval = self.interval.max(FRAME / 2);
-        let (open, updates) = poller::start(self.servers, interval, self.count);
+        let (open, polls) = poller::start(self.servers, interval, self.count);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // `try_init` also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
-        let shown = show(&mut terminal, &open, &updates, State::new(interval, count), &signal);
+        let shown = show(&mut terminal, &open, &polls, State::new(count));
         ratatui::try_restore()?;
         shown?;
-        Ok(match signal.load(Ordering::Relaxed) {
-            0 => ExitCode::SUCCESS,
-            number => exit_code::after_signal(number).into(),
-        })
+        Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Returns a cell for the number of the signal that ends the program. The cell is 0 until the signal arrives.
-///
-/// A read from a terminal that has just closed may block forever. So the signal thread ends the process one second
-/// after the signal, if the main thread has not ended it by then.
-fn end_on_signals() -> io::Result<Arc<AtomicI32>> {
-    let signal = Arc::new(AtomicI32::new(0));
+/// Ends the program when a signal arrives. The main thread cannot do this, because a read from a terminal that has just
+/// closed may block forever.
+fn end_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
-    let flag = Arc::clone(&signal);
     thread::spawn(move || {
         let Some(number) = signals.forever().next() else { return };
-        flag.store(number, Ordering::Relaxed);
-        thread::sleep(FRAME * 5);
+        // The main thread must not draw on the restored terminal.
+        let _out = io::stdout().lock();
         ratatui::restore();
         process::exit(exit_code::after_signal(number).into());
     });
-    Ok(signal)
+    Ok(())
 }
 
-/// Draws and handles keys until the user quits or a signal arrives.
+/// Draws and handles keys until the user quits.
 fn show(
     terminal: &mut DefaultTerminal,
-    open: &OpenKey,
-    updates: &Receiver<Update>,
+    open: &Sender<Option<Name>>,
+    polls: &Receiver<Poll>,
     mut state: State,
-    signal: &AtomicI32,
 ) -> io::Result<()> {
-    while signal.load(Ordering::Relaxed) == 0 {
-        updates.try_iter().for_each(|update| state.update(update));
-        terminal.draw(|frame| view::draw(frame, &mut state, Instant::now()))?;
+    loop {
+        polls.try_iter().for_each(|poll| state.update(poll));
+        terminal.draw(|frame| view::draw(frame, &mut state))?;
         if !event::poll(FRAME)? {
             continue;
         }
@@ -110,13 +101,13 @@ fn show(
         }
         let opened = state.open.clone();
         if handle_key(key, &mut state).is_break() {
-            break;
+            return Ok(());
         }
         if state.open != opened {
-            open.set(state.open.clone());
+            // The thread of the poller ends only with the program.
+            let _ = open.send(state.open.clone());
         }
     }
-    Ok(())
 }
 
 /// Carries out a key. `Break` means that the user quits.

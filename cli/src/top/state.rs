@@ -1,129 +1,97 @@
 //! The data on the screen, and the selection.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ratatui::widgets::TableState;
 
-use super::poller::{FIGURES, Figures, Open, Row, Sample, Update};
+use super::poller::{FIGURES, Figures, Open, Poll, Sample};
 use crate::duration;
 use crate::failure::Failure;
+use crate::locks::FoundLock;
 use crate::text::Name;
 
 /// The answers of all primaries together.
 pub(super) struct Shown {
     pub(super) addresses: String,
     pub(super) figures: Figures,
-    pub(super) rows: Vec<Row>,
+    /// The events per second, for the figures that count events. `None` if there is no earlier poll of the same servers.
+    pub(super) rates: Option<Figures>,
+    pub(super) rows: Vec<FoundLock>,
     pub(super) open: Option<Open>,
+    /// The lines for the user about servers that do not answer or are replicas.
+    warnings: Vec<String>,
     pub(super) at: Instant,
     /// How many primaries have answered.
     pub(super) answered: usize,
-}
-
-/// A primary, as of its last poll.
-struct Primary {
-    polled: Result<Box<Sample>, Failure>,
-    /// The events per second, for the figures that count events.
-    rates: Option<Figures>,
-    /// The figures from which the next rates are computed.
-    before: Option<(Instant, Figures)>,
+    /// How many primaries have not answered.
+    pub(super) failed: usize,
 }
 
 pub(super) struct State {
-    /// The primaries, by their addresses.
-    primaries: BTreeMap<String, Primary>,
     /// The last answers. `None` until a primary answers.
     pub(super) shown: Option<Shown>,
-    /// The sums of the rates of all primaries that answer.
-    pub(super) rates: Option<Figures>,
-    /// The failures of the last polls. `Err` means that no primary answers.
-    pub(super) failures: Result<Vec<String>, String>,
+    /// Why no primary answers. `None` while one answers.
+    pub(super) failure: Option<String>,
     pub(super) selection: TableState,
     /// The key of the selected lock. The lock stays selected when its position changes.
     selected: Option<Name>,
     /// The key of the lock whose queue is shown in place of the list.
     pub(super) open: Option<Name>,
-    interval: Duration,
     /// How many locks are shown, at most.
     count: usize,
 }
 
 impl State {
-    pub(super) fn new(interval: Duration, count: usize) -> Self {
-        Self {
-            primaries: BTreeMap::new(),
-            shown: None,
-            rates: None,
-            failures: Ok(Vec::new()),
-            selection: TableState::new(),
-            selected: None,
-            open: None,
-            interval,
-            count,
-        }
+    pub(super) fn new(count: usize) -> Self {
+        Self { shown: None, failure: None, selection: TableState::new(), selected: None, open: None, count }
     }
 
-    pub(super) fn update(&mut self, update: Update) {
-        let no_primary = match update {
-            Update::Polled(address, polled) => {
-                let known = self.primaries.remove(&address);
-                self.primaries.insert(address, Primary::new(polled, known, self.interval));
-                None
+    pub(super) fn update(&mut self, poll: Poll) {
+        match poll {
+            Ok((samples, failures)) => {
+                self.failure = None;
+                self.shown = Some(self.merge(samples, &failures));
+                self.select_again();
             }
-            Update::Gone(address) => {
-                self.primaries.remove(&address);
-                return;
-            }
-            Update::NoPrimary(failure) => Some(failure),
-        };
-        let answers = || {
-            self.primaries
-                .iter()
-                .filter_map(|(address, primary)| Some((address, primary.polled.as_ref().ok()?)))
-        };
-        let failures: Vec<_> = self
-            .primaries
-            .values()
-            .filter_map(|primary| primary.polled.as_ref().err())
-            .chain(&no_primary)
-            .collect();
-        let rates = self.primaries.values().filter_map(|primary| primary.rates);
-        self.rates = rates.reduce(add);
-        if answers().next().is_none() {
             // The view keeps the last answers.
-            self.failures = Err(Failure::all(failures).to_string());
-            return;
+            Err(failure) => self.failure = Some(failure.to_string()),
         }
-        self.failures = Ok(failures.into_iter().map(Failure::to_string).collect());
-        let mut shown = Shown {
-            addresses: answers().map(|(address, _)| &**address).collect::<Vec<_>>().join(" "),
-            figures: answers().fold([0; FIGURES.len()], |sum, (_, sample)| add(sum, sample.figures)),
-            rows: answers().flat_map(|(_, sample)| &sample.rows).cloned().collect(),
-            open: answers().find_map(|(_, sample)| sample.open.clone()),
-            at: Instant::now(),
-            answered: answers().count(),
-        };
-        shown.rows.sort_by_key(|row| row.lock.rank());
-        shown.rows.truncate(self.count);
-        self.shown = Some(shown);
-        self.select_again();
     }
 
-    /// The lines for the user about servers that do not answer or are replicas.
-    pub(super) fn warnings(&self) -> impl Iterator<Item = &str> {
-        let failures = match &self.failures {
-            Ok(failures) => failures.as_slice(),
-            Err(failure) => std::slice::from_ref(failure),
+    fn merge(&self, mut samples: Vec<Sample>, failures: &[Failure]) -> Shown {
+        samples.sort_by(|one, other| one.address.cmp(&other.address));
+        let addresses: Vec<&str> = samples.iter().map(|sample| sample.address.as_str()).collect();
+        let addresses = addresses.join(" ");
+        let figures = samples.iter().map(|sample| sample.figures).fold([0; FIGURES.len()], add);
+        let before = self.shown.as_ref().filter(|before| before.addresses == addresses);
+        let replicas = samples.iter().filter_map(|sample| sample.warning.clone());
+        let mut shown = Shown {
+            rates: before.and_then(|before| rates_between(before.figures, figures, before.at.elapsed())),
+            warnings: failures.iter().map(Failure::to_string).chain(replicas).collect(),
+            open: samples.iter().find_map(|sample| sample.open.clone()),
+            at: Instant::now(),
+            answered: samples.len(),
+            failed: failures.len(),
+            rows: samples.into_iter().flat_map(|sample| sample.rows).collect(),
+            addresses,
+            figures,
         };
-        let answers = self.primaries.values().filter_map(|primary| primary.polled.as_ref().ok());
-        let replicas = answers.filter_map(|sample| sample.warning.as_deref());
-        failures.iter().map(String::as_str).chain(replicas)
+        shown.rows.sort_by_key(FoundLock::rank);
+        shown.rows.truncate(self.count);
+        shown
+    }
+
+    pub(super) fn warnings(&self) -> &[String] {
+        match (&self.failure, &self.shown) {
+            (Some(failure), _) => std::slice::from_ref(failure),
+            (None, Some(shown)) => &shown.warnings,
+            (None, None) => &[],
+        }
     }
 
     fn select_again(&mut self) {
         let mut rows = self.shown.iter().flat_map(|shown| &shown.rows);
-        let selected = rows.position(|row| Some(&row.lock.key) == self.selected.as_ref());
+        let selected = rows.position(|row| Some(&row.key) == self.selected.as_ref());
         // If the selected lock is gone, the lock that is now at its position is selected.
         self.select(selected.or(self.selection.selected()).unwrap_or(0));
     }
@@ -133,7 +101,7 @@ impl State {
         let rows = self.shown.as_ref().map_or(&[][..], |shown| &shown.rows);
         let position = rows.len().checked_sub(1).map(|last| position.min(last));
         self.selection.select(position);
-        self.selected = position.and_then(|position| rows.get(position)).map(|row| row.lock.key.clone());
+        self.selected = position.and_then(|position| rows.get(position)).map(|row| row.key.clone());
     }
 
     pub(super) fn select_by(&mut self, steps: isize) {
@@ -152,26 +120,6 @@ impl State {
     /// Goes back to the list of locks. `false` means that the list was already shown.
     pub(super) fn close(&mut self) -> bool {
         self.open.take().is_some()
-    }
-}
-
-impl Primary {
-    fn new(polled: Result<Box<Sample>, Failure>, known: Option<Self>, interval: Duration) -> Self {
-        let (rates, before) = known.map_or((None, None), |known| (known.rates, known.before));
-        let Some((at, figures)) = polled.as_ref().ok().map(|sample| (sample.at, sample.figures)) else {
-            return Self { polled, rates: None, before: None };
-        };
-        match before {
-            None => Self { polled, rates: None, before: Some((at, figures)) },
-            // When the user opens a queue, top polls at once. The span before this poll is too short for a rate.
-            Some((then, _)) if at.saturating_duration_since(then) < interval / 2 => {
-                Self { polled, rates, before }
-            }
-            Some((then, before)) => {
-                let rates = rates_between(before, figures, at.saturating_duration_since(then));
-                Self { polled, rates, before: Some((at, figures)) }
-            }
-        }
     }
 }
 

@@ -1,21 +1,18 @@
 //! Draws the screen. If the terminal has fewer than 80 columns, `top` cuts the names of locks and owners, and then leaves
 //! out whole columns of the tables.
 
-use std::time::Instant;
-
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Widget, Wrap};
+use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
 
-use super::poller::{FIGURES, Figures, Open, Row};
+use super::poller::{FIGURES, Figures};
 use super::state::{Shown, State};
 use crate::duration::{ms, show_ms};
 use crate::info;
-use crate::locks::Lock;
-use crate::text::{self, Column, Column::Left, Column::Right, Name};
+use crate::locks::{FoundLock, Lock};
+use crate::text::{Column, Column::Left, Column::Right, Name};
 
 /// The width of a column, and the smallest width of a terminal that shows the column.
 type Width = (Constraint, u16);
@@ -31,47 +28,38 @@ const REST: Constraint = Constraint::Fill(1);
 
 const LOCKS_TITLE: &str = "locks with waiters";
 
-pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Instant) {
-    let warnings: Vec<_> = state.warnings().map(|line| Line::from(line.to_owned())).collect();
+pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
+    let warnings: Vec<_> = state.warnings().iter().map(|line| Line::from(line.as_str())).collect();
     let warnings = Paragraph::new(warnings).style(Style::new().fg(Color::Red)).wrap(Wrap { trim: true });
-    let height = height(&warnings, Rect { height: frame.area().height / 3, ..frame.area() });
+    let lines = u16::try_from(warnings.line_count(frame.area().width)).unwrap_or(u16::MAX);
+    let height = lines.min(frame.area().height / 3);
     let rows =
         [1, 1, height].map(Constraint::Length).into_iter().chain([Constraint::Min(1), Constraint::Length(1)]);
     let [head, sums, above, body, foot] = Layout::vertical(rows).areas(frame.area());
-    draw_head(frame, head, state, now);
+    draw_head(frame, head, state);
     frame.render_widget(warnings, above);
     if let Some(shown) = &state.shown {
-        frame.render_widget(figures(shown.figures, state.rates), sums);
+        frame.render_widget(figures(shown.figures, shown.rates), sums);
     }
     let keys = if state.open.is_some() {
-        draw_queue(frame, body, state, now);
+        draw_queue(frame, body, state);
         " q quit   esc back"
     } else {
-        draw_locks(frame, body, state, now);
+        draw_locks(frame, body, state);
         " q quit   ↑↓ select   enter queue"
     };
     frame.render_widget(Line::from(keys).dim(), foot);
 }
 
-/// How many lines of the area the text fills.
-fn height(text: &Paragraph<'_>, area: Rect) -> u16 {
-    let mut buffer = Buffer::empty(area);
-    text.render(area, &mut buffer);
-    let is_empty = |y: &u16| area.columns().all(|column| buffer[(column.x, *y)].symbol() == " ");
-    (area.top()..area.bottom()).rev().find(|y| !is_empty(y)).map_or(0, |last| last + 1 - area.top())
-}
-
-fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
+fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let alarm = Style::new().fg(Color::White).bg(Color::Red).bold();
-    let (status, style) = match (&state.failures, &state.shown) {
-        (Err(_), Some(shown)) => (format!(" ERROR for {} ", show_ms(age_ms(shown.at, now))), alarm),
-        (Err(_), None) => (" ERROR ".to_owned(), alarm),
-        (Ok(_), None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
-        (Ok(failures), Some(_)) if failures.is_empty() => {
-            (" connected ".to_owned(), Style::new().fg(Color::Green))
-        }
-        (Ok(failures), Some(Shown { answered, .. })) => {
-            (format!(" {answered} of {} answer ", answered + failures.len()), alarm)
+    let (status, style) = match (&state.failure, &state.shown) {
+        (Some(_), Some(shown)) => (format!(" ERROR for {} ", show_ms(ms(shown.at.elapsed()))), alarm),
+        (Some(_), None) => (" ERROR ".to_owned(), alarm),
+        (None, None) => (" connecting ".to_owned(), Style::new().fg(Color::Yellow)),
+        (None, Some(Shown { failed: 0, .. })) => (" connected ".to_owned(), Style::new().fg(Color::Green)),
+        (None, Some(Shown { answered, failed, .. })) => {
+            (format!(" {answered} of {} answer ", answered + failed), alarm)
         }
     };
     let width = u16::try_from(status.chars().count()).unwrap_or(u16::MAX);
@@ -88,9 +76,9 @@ fn figures(figures: Figures, rates: Option<Figures>) -> Line<'static> {
     let mut line = Line::default();
     for ((figure, value), rate) in FIGURES.into_iter().zip(figures).zip(rates) {
         let value = if figure.is_rate {
-            rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", text::grouped(rate)))
+            rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate}/s"))
         } else {
-            text::grouped(value)
+            value.to_string()
         };
         line.push_span(format!(" {} ", figure.title).dim());
         line.push_span(value.bold());
@@ -99,15 +87,10 @@ fn figures(figures: Figures, rates: Option<Figures>) -> Line<'static> {
     line
 }
 
-/// The age of data that was read at `at`, in milliseconds.
-fn age_ms(at: Instant, now: Instant) -> u64 {
-    ms(now.saturating_duration_since(at))
-}
-
-fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant) {
+fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State) {
     let line = match &state.shown {
         Some(shown) if !shown.rows.is_empty() => {
-            let table = lock_table(shown, now, area.width)
+            let table = lock_table(shown, area.width)
                 .row_highlight_style(Style::new().bold().bg(Color::Indexed(237)))
                 .highlight_symbol("> ");
             frame.render_stateful_widget(table, area, &mut state.selection);
@@ -120,25 +103,21 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, state: &mut State, now: Instant
     frame.render_widget(Paragraph::new(line).block(titled(LOCKS_TITLE)), area);
 }
 
-fn lock_table(shown: &Shown, now: Instant, width: u16) -> Table<'static> {
-    let rows = shown.rows.iter().map(|Row { lock, held, at }| {
-        let age = age_ms(*at, now);
-        let holder = held.as_ref().and_then(|lock| lock.holders.first());
-        let owner = holder.map(|holder| &holder.owner).or(lock.holder.as_ref());
-        let holders = match held.as_ref().map_or(1, |lock| lock.holding) {
-            1 => owner.map(Name::to_string),
-            holding => Some(format!("{} owners", text::grouped(holding))),
+fn lock_table(shown: &Shown, width: u16) -> Table<'static> {
+    let rows = shown.rows.iter().map(|FoundLock { key, longest_wait, lock }| {
+        let holder = lock.holders.first();
+        let holders = match lock.holding {
+            0 | 1 => holder.map(|holder| holder.owner.to_string()),
+            holding => Some(format!("{holding} owners")),
         };
         let or_none = |cell: Option<String>| Line::from(cell.unwrap_or_else(|| "-".to_owned()));
-        let wait = lock.longest_wait.saturating_add(age);
-        let lease_left = holder.map(|holder| show_ms(holder.lease_left.saturating_sub(age)));
         [
-            Line::from(lock.key.to_string()),
-            Line::from(text::grouped(lock.waiters)).bold(),
-            Line::from(show_ms(wait)).style(wait_style(wait)),
+            Line::from(key.to_string()),
+            Line::from(lock.waiters.to_string()).bold(),
+            Line::from(show_ms(*longest_wait)).style(wait_style(*longest_wait)),
             or_none(holders),
-            or_none(held.as_ref().map(|lock| lock.mode.to_string())),
-            Line::from(lease_left.unwrap_or_default()),
+            or_none(holder.map(|_| lock.mode.to_string())),
+            or_none(holder.map(|holder| show_ms(holder.lease_left))),
         ]
     });
     let columns = [
@@ -154,10 +133,10 @@ fn lock_table(shown: &Shown, now: Instant, width: u16) -> Table<'static> {
     table(LOCKS_TITLE, width, columns, widths, rows)
 }
 
-fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
+fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let title = titled(&state.open.as_ref().map(Name::to_string).unwrap_or_default());
     let read = state.shown.as_ref().and_then(|shown| shown.open.as_ref());
-    let Some(Open { key, lock, at }) = read.filter(|read| Some(&read.key) == state.open.as_ref()) else {
+    let Some((key, lock)) = read.filter(|(key, _)| Some(key) == state.open.as_ref()) else {
         frame.render_widget(title, area);
         return;
     };
@@ -165,35 +144,28 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, state: &State, now: Instant) {
         frame.render_widget(Paragraph::new(" Nobody holds this lock now.").block(title), area);
         return;
     };
-    let age = age_ms(*at, now);
     // Each table has two additional lines, for its title and its head. If the area is too small for both tables, the
     // table of the waiters gets at most half of the area.
     let lines = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let waiters = lines(lock.queue.as_deref().unwrap_or_default().len()).min(area.height / 2);
     let holders = lines(lock.holders.len()).min(area.height.saturating_sub(waiters));
     let [above, below] = Layout::vertical([Constraint::Length(holders), Constraint::Min(1)]).areas(area);
-    frame.render_widget(holder_table(&key.0, lock, age, area.width), above);
-    frame.render_widget(waiter_table(lock, age, area.width), below);
+    frame.render_widget(holder_table(&key.0, lock, area.width), above);
+    frame.render_widget(waiter_table(lock, area.width), below);
 }
 
-fn holder_table(key: &[u8], lock: &Lock, age: u64, width: u16) -> Table<'static> {
+fn holder_table(key: &[u8], lock: &Lock, width: u16) -> Table<'static> {
     let [mode, holds, token] = [9, 5, 16].map(Constraint::Length);
     let widths = [(REST, 0), (mode, 60), (holds, 66), (token, 52), LEASE, TIME];
-    let rows = info::holder_rows(lock, age).map(|cells| cells.map(Line::from));
+    let rows = info::holder_rows(lock).map(|cells| cells.map(Line::from));
     table(&lock.title(key), width, info::HOLDERS, widths, rows)
 }
 
-fn waiter_table(lock: &Lock, age: u64, width: u16) -> Table<'static> {
+fn waiter_table(lock: &Lock, width: u16) -> Table<'static> {
     let [next, mode, client] = [5, 9, 9].map(Constraint::Length);
     let widths = [(next, 0), (REST, 0), (mode, 60), TIME, TIME, (client, 50)];
-    let waits = lock.queue.iter().flatten().map(|waiter| waiter.waited.saturating_add(age));
-    let rows = info::waiter_rows(lock, age).zip(waits).map(|(cells, wait)| {
-        let mut cells = cells.map(Line::from);
-        let [_, _, _, waited, _, _] = &mut cells;
-        waited.style = wait_style(wait);
-        cells
-    });
-    let title = format!("{} waiting, next first", text::grouped(lock.waiters));
+    let rows = info::waiter_rows(lock).map(|cells| cells.map(Line::from));
+    let title = format!("{} waiting, next first", lock.waiters);
     table(&title, width, info::WAITERS, widths, rows)
 }
 

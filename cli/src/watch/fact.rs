@@ -13,7 +13,7 @@ use crate::text::Name;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum What {
-    /// The owner held the lock when the watcher started, or when RENAME, MOVE or RESTORE created the key.
+    /// The owner holds the lock, and the watcher has received no event of its acquisition.
     Held,
     Acquired,
     Released,
@@ -25,21 +25,12 @@ pub(super) enum What {
     Ended,
     /// Tenures or holds began and ended before the watcher read the lock.
     Unseen,
-    /// A server does not publish the needed events.
-    EventsOff,
     Disconnected,
     Connected,
 }
 
-impl What {
-    /// The word in the text output: the name that JSON uses, with a space in place of `_`.
-    fn word(self) -> String {
-        serde_json::to_string(&self).unwrap_or_default().trim_matches('"').replace('_', " ")
-    }
-}
-
 /// One line of the output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Serialize)]
 pub(super) struct Fact {
     #[serde(serialize_with = "utc")]
     pub(super) time: SystemTime,
@@ -61,16 +52,12 @@ pub(super) struct Fact {
     pub(super) acquisitions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// Whether the watcher found the change only when it read the lock again, because no event reported the change.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) found_later: bool,
 }
 
 impl Fact {
-    /// A fact without details.
-    pub(super) fn new(time: SystemTime, event: What) -> Self {
+    fn new(event: What) -> Self {
         Self {
-            time,
+            time: SystemTime::now(),
             event,
             key: None,
             owner: None,
@@ -79,24 +66,23 @@ impl Fact {
             held_for: None,
             acquisitions: None,
             reason: None,
-            found_later: false,
         }
-    }
-
-    /// A fact about a lock.
-    pub(super) fn of(key: &[u8], time: SystemTime, event: What) -> Self {
-        Self { key: Some(Name(key.to_vec())), ..Self::new(time, event) }
-    }
-
-    /// A fact about a tenure.
-    pub(super) fn of_holder(key: &[u8], holder: &Holder, time: SystemTime, event: What) -> Self {
-        let Holder { owner, token, mode, .. } = holder.clone();
-        Self { owner: Some(owner), token: Some(token), mode: Some(mode), ..Self::of(key, time, event) }
     }
 
     /// A fact about the connection to a server.
     pub(super) fn of_server(event: What, reason: String) -> Self {
-        Self { reason: Some(reason), ..Self::new(SystemTime::now(), event) }
+        Self { reason: Some(reason), ..Self::new(event) }
+    }
+
+    /// A fact about a lock.
+    pub(super) fn of(key: &[u8], event: What) -> Self {
+        Self { key: Some(Name(key.to_vec())), ..Self::new(event) }
+    }
+
+    /// A fact about a tenure.
+    pub(super) fn of_holder(key: &[u8], holder: &Holder, event: What) -> Self {
+        let Holder { owner, token, mode, .. } = holder.clone();
+        Self { owner: Some(owner), token: Some(token), mode: Some(mode), ..Self::of(key, event) }
     }
 
     /// One line of text without a newline. The line begins with the local time: `2026-11-23 03:12:07.123`.
@@ -107,7 +93,7 @@ impl Fact {
             line += &format!("  {key}");
         }
         line += &match self.acquisitions {
-            None => format!("  {}", self.event.word()),
+            None => format!("  {:?}", self.event).to_lowercase(),
             Some(1) => "  acquired and ended, owner not seen".to_owned(),
             Some(count) => format!("  acquired and ended {count} times, owners not seen"),
         };
@@ -122,9 +108,6 @@ impl Fact {
         }
         if let Some(reason) = &self.reason {
             line += &format!("  {reason}");
-        }
-        if self.found_later {
-            line += "  (found later)";
         }
         line
     }

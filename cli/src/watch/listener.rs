@@ -4,18 +4,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue, PushKind, RedisError, Value};
 
-use super::fact::{Fact, What};
-use super::history::{History, Occasion, Reading};
-use super::published::{self, Change, Published};
+use super::history::{Reading, facts};
+use super::options::Options;
+use super::published::{self, Change};
 use crate::failure::Failure;
-use crate::locks::{Lock, TYPE, info_command, is_about_a_key};
+use crate::locks::{Lock, info_command, is_about_a_key, scan_command};
 use crate::output;
 use crate::server::Server;
 
@@ -31,149 +31,93 @@ const BATCH: usize = 100;
 /// How many locks without events are read again in each second, at most.
 const CHECKED: usize = 1_000;
 
-/// How many locks with events may wait to be read, at most.
-const MAX_PENDING: usize = 100_000;
-
-/// How many keys the server scans before it serves other clients again.
-const SCAN_COUNT: u64 = 1_000;
-
 /// How many holders of a lock are read, at most.
 const HOLDERS: u64 = 1_000;
 
 /// The name of the setting for events.
 const SETTING: &str = "notify-keyspace-events";
 
-/// What all listeners share.
-pub(super) struct Shared {
-    pub(super) pattern: Vec<u8>,
-    /// Whether to change the setting of a server that does not publish the needed events.
-    pub(super) configures: bool,
-    pub(super) history: Mutex<History>,
-    /// A bounded channel. The channel blocks the listeners while the output is blocked, so memory does not grow.
-    pub(super) facts: SyncSender<Fact>,
-}
-
-impl Shared {
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends a fact to the output. This fails only when the output is closed, and then the process ends.
-    pub(super) fn tell(&self, fact: Fact) {
-        let _ = self.facts.send(fact);
-    }
-}
-
 /// A subscribed connection.
 pub(super) struct Listener {
     connection: Connection,
     server: Server,
-    node: Arc<str>,
+    options: Arc<Options>,
     /// The name of a channel of keyspace events, without the key at its end.
     prefix: Vec<u8>,
-    shared: Arc<Shared>,
-    /// The locks for which events have arrived since the last reading.
-    pending: HashMap<Vec<u8>, Published>,
-    /// Advice to the user. `None` while the server publishes the needed events.
-    pub(super) lacking: Option<String>,
-    since: SystemTime,
+    /// The held locks, as last read.
+    locks: HashMap<Vec<u8>, Reading>,
+    /// The events since the last reading of each lock.
+    pending: HashMap<Vec<u8>, Vec<Change>>,
 }
 
 impl Listener {
-    /// Connects to a primary and subscribes. Fails if the server does not have the module, or if the user lacks a right
-    /// that the watcher needs.
-    pub(super) fn connect(server: &Server, shared: Arc<Shared>) -> Result<Self, Failure> {
+    /// Connects to a primary and subscribes. Fails if the server does not have the module, if it does not publish the
+    /// needed events, or if the user lacks a right that the watcher needs.
+    pub(super) fn connect(server: &Server, options: Arc<Options>) -> Result<Self, Failure> {
         let (connection, warning) = server.connect_with_module()?;
         warning.iter().for_each(|warning| output::complain(warning));
         let prefix = format!("__keyspace@{}__:", server.info().redis_settings().db()).into_bytes();
-        let node = Arc::from(server.address());
-        let mut listener = Self {
-            connection,
-            server: server.clone(),
-            node,
-            prefix,
-            shared,
-            pending: HashMap::new(),
-            lacking: None,
-            since: SystemTime::now(),
-        };
-        listener.start().map_err(|error| server.failure(&error))?;
+        let (locks, pending) = Default::default();
+        let server = server.clone();
+        let mut listener = Self { connection, server, options, prefix, locks, pending };
+        listener.require_events()?;
+        listener.subscribe().map_err(|error| listener.server.failure(&error))?;
         Ok(listener)
     }
 
-    fn start(&mut self) -> Result<(), RedisError> {
-        // This function checks the setting first. So after the subscription, the server publishes the events of all
-        // changes.
-        self.lacking = self.check_events()?;
-        self.subscribe()?;
-        self.check_rights()
-    }
-
-    /// Fails if the user lacks a right that the watcher needs.
-    fn check_rights(&mut self) -> Result<(), RedisError> {
-        self.call::<()>(&redis::cmd("PING"))?;
-        self.call::<Value>(redis::cmd("SCAN").arg(0).arg("COUNT").arg(1))?;
-        match self.call::<Value>(&info_command(&self.shared.pattern, 1, None)) {
-            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error),
-            _ => Ok(()),
+    /// Fails if the server does not publish the needed events. With `--configure`, changes the setting of the server.
+    fn require_events(&mut self) -> Result<(), Failure> {
+        let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
+        let value = match self.call::<HashMap<String, String>>(&get) {
+            // A user without the right to CONFIG GET may still receive events.
+            Err(error) if error.code() == Some("NOPERM") => return Ok(()),
+            found => found.map_err(|error| self.server.failure(&error))?.remove(SETTING).unwrap_or_default(),
+        };
+        let missing = published::missing(&value);
+        let wanted = format!("{value}{missing}");
+        if missing.is_empty() {
+            Ok(())
+        } else if self.options.configure {
+            let set = redis::cmd("CONFIG").arg("SET").arg(SETTING).arg(&wanted).to_owned();
+            self.call(&set).map_err(|error| self.server.failure(&error))
+        } else {
+            Err(Failure::new(format!(
+                "the server at {} does not publish the events that watch needs. Run there: \
+                 CONFIG SET {SETTING} {wanted} (or use --configure)",
+                self.server.address()
+            )))
         }
     }
 
     fn subscribe(&mut self) -> Result<(), RedisError> {
-        let pattern = [self.prefix.as_slice(), &self.shared.pattern].concat();
+        // The user learns now that a right is missing, and not when the first event arrives.
+        self.call::<Value>(&scan_command(0, self.options.pattern.as_bytes()))?;
+        self.send_test()?;
+        self.finish_test()?;
+        let pattern = [self.prefix.as_slice(), self.options.pattern.as_bytes()].concat();
         self.connection.send_packed_command(&redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command())?;
         // The reply to PSUBSCRIBE is a push message, or an error.
         self.connection.recv_response()?.extract_error()?;
         Ok(())
     }
 
-    /// If the server does not publish the needed events, changes the setting with `--configure`. Without `--configure`,
-    /// returns advice to the user.
-    fn check_events(&mut self) -> Result<Option<String>, RedisError> {
-        let get = redis::cmd("CONFIG").arg("GET").arg(SETTING).to_owned();
-        let value = match self.call::<HashMap<String, String>>(&get) {
-            // A user without the right to CONFIG GET may still receive events.
-            Err(error) if error.code() == Some("NOPERM") => return Ok(None),
-            found => found?.remove(SETTING).unwrap_or_default(),
-        };
-        let missing = published::missing(&value);
-        if missing.is_empty() {
-            return Ok(None);
-        }
-        let wanted = format!("{value}{missing}");
-        if self.shared.configures {
-            self.call::<Value>(redis::cmd("CONFIG").arg("SET").arg(SETTING).arg(&wanted))?;
-            return Ok(None);
-        }
-        let address = self.server.address();
-        Ok(Some(format!(
-            "the server at {address} does not publish the events that watch needs. Run there: \
-             CONFIG SET {SETTING} {wanted} (or use --configure)"
-        )))
-    }
-
     /// Watches for as long as the server is a primary. Fails if the connection breaks.
-    pub(super) fn run(mut self, occasion: Occasion, is_primary: &AtomicBool) -> Result<(), Failure> {
-        self.watch(occasion, is_primary).map_err(|error| self.server.failure(&error))
+    pub(super) fn run(mut self, is_primary: &AtomicBool) -> Result<(), Failure> {
+        self.watch(is_primary).map_err(|error| self.server.failure(&error))
     }
 
-    fn watch(&mut self, occasion: Occasion, is_primary: &AtomicBool) -> Result<(), RedisError> {
-        self.read_all(occasion)?;
+    fn watch(&mut self, is_primary: &AtomicBool) -> Result<(), RedisError> {
+        self.read_all()?;
         let mut checked = Instant::now();
-        let mut setting_checked = Instant::now();
         while is_primary.load(Ordering::Relaxed) {
             if self.pending.is_empty() {
                 self.wait()?;
             }
-            self.read_pending()?;
+            self.read(self.pending.keys().cloned().collect())?;
             if checked.elapsed() >= IDLE {
                 checked = Instant::now();
-                let keys = self.shared.history().unchecked(&self.node, MAX_AGE, CHECKED);
-                self.read_keys(keys, Occasion::Watching)?;
-            }
-            if setting_checked.elapsed() >= MAX_AGE {
-                setting_checked = Instant::now();
-                self.check_setting()?;
+                let old = self.locks.iter().filter(|(_, reading)| reading.at.elapsed() >= MAX_AGE);
+                self.read(old.take(CHECKED).map(|(key, _)| key.clone()).collect())?;
             }
         }
         Ok(())
@@ -185,62 +129,53 @@ impl Listener {
         let received = self.connection.recv_response();
         self.connection.set_read_timeout(Some(self.server.patience()))?;
         match received {
-            Ok(Value::Push { kind, data }) => self.note(&kind, &data),
+            Ok(Value::Push { kind, data }) => {
+                self.note(&kind, &data);
+                Ok(())
+            }
             // After a timeout, the redis crate takes the next reply for a late reply and drops it. So the listener
-            // sends PING twice.
+            // sends the test twice.
             Err(error) if error.is_timeout() => {
-                self.connection.send_packed_command(&redis::cmd("PING").get_packed_command())?;
-                self.call::<()>(&redis::cmd("PING"))
+                self.send_test()?;
+                self.send_test()?;
+                self.finish_test()
             }
             Ok(other) => Err(io::Error::other(format!("unexpected reply {other:?}")).into()),
             Err(error) => Err(error),
         }
     }
 
-    /// Prints a message when the server stops publishing the needed events.
-    fn check_setting(&mut self) -> Result<(), RedisError> {
-        let lacking = self.check_events()?;
-        if self.lacking.is_none()
-            && let Some(command) = &lacking
-        {
-            self.shared.tell(Fact::of_server(What::EventsOff, command.clone()));
-        }
-        self.lacking = lacking;
-        Ok(())
+    /// Sends a request that tests the connection, and the right to LOCK.INFO.
+    fn send_test(&mut self) -> Result<(), RedisError> {
+        let test = info_command(self.options.pattern.as_bytes(), 0, None);
+        self.connection.send_packed_command(&test.get_packed_command())
     }
 
-    /// Reads all locks of the server. Except at the start, this function then also reads the known locks that SCAN did
-    /// not return.
-    fn read_all(&mut self, occasion: Occasion) -> Result<(), RedisError> {
+    fn finish_test(&mut self) -> Result<(), RedisError> {
+        match self.reply()?.extract_error() {
+            Err(error) if error.code() == Some("NOPERM") && !is_about_a_key(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads all locks of the server.
+    fn read_all(&mut self) -> Result<(), RedisError> {
         let mut read = HashSet::new();
-        let mut cursor = 0_u64;
+        let mut cursor = 0;
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(self.shared.pattern.as_slice());
-            scan.arg("COUNT").arg(SCAN_COUNT).arg("TYPE").arg(TYPE);
+            let scan = scan_command(cursor, self.options.pattern.as_bytes());
             let (next, mut keys): (u64, Vec<Vec<u8>>) = self.call(&scan)?;
             // SCAN may return a key twice.
             keys.retain(|key| read.insert(key.clone()));
-            self.read_keys(keys, occasion)?;
+            self.read(keys)?;
             if next == 0 {
-                break;
+                return Ok(());
             }
             cursor = next;
         }
-        if occasion == Occasion::Start {
-            return Ok(());
-        }
-        let mut known = self.shared.history().keys();
-        known.retain(|key| !read.contains(key));
-        self.read_keys(known, occasion)
     }
 
-    fn read_pending(&mut self) -> Result<(), RedisError> {
-        let keys = self.pending.keys().take(BATCH).cloned().collect();
-        self.read_keys(keys, Occasion::Watching)
-    }
-
-    fn read_keys(&mut self, keys: Vec<Vec<u8>>, occasion: Occasion) -> Result<(), RedisError> {
+    fn read(&mut self, keys: Vec<Vec<u8>>) -> Result<(), RedisError> {
         for batch in keys.chunks(BATCH) {
             let mut request = Vec::new();
             for key in batch {
@@ -248,47 +183,35 @@ impl Listener {
             }
             self.connection.send_packed_command(&request)?;
             for key in batch {
-                let reply = self
-                    .reply()?
-                    .extract_error()
-                    .and_then(|reply| Ok(Option::<Lock>::from_redis_value(reply)?));
-                self.take_reading(key, reply, occasion)?;
+                let reply = self.reply()?.extract_error();
+                self.take_reading(key, reply.and_then(|reply| Ok(redis::from_redis_value(reply)?)))?;
             }
         }
         Ok(())
     }
 
-    /// Adds a reading to the history, and reports what has happened to the lock.
+    /// Reports what has happened to the lock since its last reading.
     fn take_reading(
         &mut self,
         key: &[u8],
         reply: Result<Option<Lock>, RedisError>,
-        occasion: Occasion,
     ) -> Result<(), RedisError> {
-        let published = self.pending.remove(key).unwrap_or_default();
-        let (lock, is_other_type) = match reply {
-            Ok(lock) => (lock, false),
-            Err(error) => match error.code() {
-                Some("WRONGTYPE") => (None, true),
-                // The periodic check reads the lock again later, here or at the server to which its slot has moved.
-                Some("CLUSTERDOWN") => return Ok(()),
-                _ if is_about_a_key(&error) => return Ok(()),
-                _ => return Err(error),
-            },
+        let mut changes = self.pending.remove(key).unwrap_or_default();
+        let before = self.locks.remove(key).unwrap_or_else(|| Reading::of(None));
+        let now = match reply {
+            Ok(lock) => Reading::of(lock),
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                changes.push(Change::OVERWRITTEN);
+                Reading::of(None)
+            }
+            // The listener forgets a lock that has moved to another server, or that the user may not read any more.
+            Err(error) if is_about_a_key(&error) => return Ok(()),
+            Err(error) => return Err(error),
         };
-        let reading = Reading {
-            key: key.to_vec(),
-            lock,
-            is_other_type,
-            published,
-            node: Arc::clone(&self.node),
-            occasion,
-            since: self.since,
-            time: SystemTime::now(),
-            instant: Instant::now(),
-        };
-        let facts = self.shared.history().read(reading);
-        facts.into_iter().for_each(|fact| self.shared.tell(fact));
+        facts(key, &before, &now, &changes).iter().for_each(|fact| self.options.tell(fact));
+        if !now.holders.is_empty() {
+            self.locks.insert(key.to_vec(), now);
+        }
         Ok(())
     }
 
@@ -302,27 +225,20 @@ impl Listener {
         loop {
             let received = self.connection.recv_response()?;
             let Value::Push { kind, data } = received else { return Ok(received) };
-            self.note(&kind, &data)?;
+            self.note(&kind, &data);
         }
     }
 
     /// Records an event, if this message is one.
-    fn note(&mut self, kind: &PushKind, data: &[Value]) -> Result<(), RedisError> {
-        let [_, Value::BulkString(channel), Value::BulkString(event)] = data else { return Ok(()) };
-        let Some(key) = channel.strip_prefix(self.prefix.as_slice()) else { return Ok(()) };
+    fn note(&mut self, kind: &PushKind, data: &[Value]) {
+        let [_, Value::BulkString(channel), Value::BulkString(event)] = data else { return };
+        let Some(key) = channel.strip_prefix(self.prefix.as_slice()) else { return };
         let change = Change::of(event);
-        let is_pending = self.pending.contains_key(key);
-        let is_known = is_pending || change.may_create() || self.shared.history().knows(key);
-        if *kind != PushKind::PMessage || !is_known {
-            return Ok(());
+        let may_create = matches!(change, Change::Acquired | Change::Arrived);
+        // Other keys than locks have events too.
+        let is_lock = may_create || self.pending.contains_key(key) || self.locks.contains_key(key);
+        if *kind == PushKind::PMessage && is_lock {
+            self.pending.entry(key.to_vec()).or_default().push(change);
         }
-        if !is_pending && self.pending.len() >= MAX_PENDING {
-            return Err(io::Error::other("the events come faster than the locks can be read").into());
-        }
-        let published = self.pending.entry(key.to_vec()).or_default();
-        if !matches!(change, Change::Renewed | Change::Other) {
-            published.push((change, SystemTime::now()));
-        }
-        Ok(())
     }
 }

@@ -1,27 +1,25 @@
 //! `lockward watch`: reports changes of locks as they happen.
 //!
-//! A listener at each primary receives keyspace events and reads the locks that the events name. The history compares
-//! each reading of a lock with the previous reading. The main thread prints the changes.
+//! A listener at each primary receives keyspace events and reads the locks that the events name. It compares each
+//! reading of a lock with the previous reading, and prints the changes. The main thread looks for new primaries.
 //!
-//! The channel to the main thread is bounded. If the output is blocked, the listeners stop reading, and the servers
-//! close the connections when their output buffers reach `client-output-buffer-limit pubsub`. The supervisor then
-//! reports the loss of each connection and connects again.
+//! If the output is blocked, the listeners stop reading, and the servers close the connections when their output buffers
+//! reach `client-output-buffer-limit pubsub`. Then `watch` reports the loss of each connection and connects again.
 
 mod fact;
 mod history;
 mod listener;
+mod options;
 mod published;
-mod supervisor;
 
-use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::collections::HashMap;
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,16 +27,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 
 use crate::failure::Failure;
-use crate::json;
 use crate::primaries::Servers;
-use fact::Fact;
-use listener::Shared;
+use crate::server::{Server, ask_all};
+use fact::{Fact, What};
+use listener::Listener;
+use options::Options;
 
-/// How many lines may wait for the output.
-const LINES: usize = 1_000;
-
-/// While there is nothing to print, how often to check whether the reader has closed the output.
-const IDLE: Duration = Duration::from_millis(500);
+/// How often to look for other primaries, and to connect to those that did not answer, in milliseconds.
+const LOOK_MS: u16 = 1_000;
 
 /// Show changes of locks as they happen
 ///
@@ -47,17 +43,8 @@ const IDLE: Duration = Duration::from_millis(500);
 /// continues after a failover or a restart of a server, and says that events may have been missed. Ctrl-C ends watch.
 #[derive(Args)]
 pub(crate) struct Watch {
-    /// Only locks whose key matches this pattern, as in KEYS: order:*
-    #[arg(value_name = "PATTERN", default_value = "*", hide_default_value = true)]
-    pattern: OsString,
-
-    /// Add the missing classes to the setting notify-keyspace-events of each primary
-    #[arg(long)]
-    configure: bool,
-
-    /// Print one line of JSON for each change
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
 
     #[command(flatten)]
     servers: Servers,
@@ -69,41 +56,81 @@ impl Watch {
         for signal in [SIGINT, SIGTERM] {
             register_conditional_shutdown(signal, 0, Arc::new(AtomicBool::new(true)))?;
         }
-        let (sender, facts) = sync_channel(LINES);
-        let shared = Shared {
-            pattern: self.pattern.into_vec(),
-            configures: self.configure,
-            history: Mutex::default(),
-            facts: sender,
-        };
-        supervisor::start(self.servers, Arc::new(shared))?;
-        match print(&facts, self.json) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-            _ => Ok(ExitCode::SUCCESS),
-        }
-    }
-}
-
-/// Prints facts until the output is closed.
-fn print(facts: &Receiver<Fact>, as_json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    loop {
-        match facts.recv_timeout(IDLE) {
-            Ok(fact) => {
-                let line = if as_json { json::line(&fact).unwrap_or_default() } else { fact.line() };
-                out.write_all(format!("{line}\n").as_bytes())?;
+        let Self { options, servers } = self;
+        let options = Arc::new(options);
+        let mut primaries = servers.primaries(&[])?;
+        // The servers with a listener. The flag tells the listener to end when its server is no primary any more.
+        let mut listening: HashMap<String, Arc<AtomicBool>> = HashMap::new();
+        let (sender, lost) = channel();
+        // The failures that the output has reported, by the address of the server.
+        let mut reported = HashMap::new();
+        let mut is_start = true;
+        loop {
+            listening.retain(|address, is_primary| {
+                let stays = primaries.iter().any(|server| server.address() == address);
+                is_primary.store(stays, Ordering::Relaxed);
+                stays
+            });
+            for (address, failure) in lost.try_iter() {
+                listening.remove(&address);
+                options.tell_lost(address, &failure, &mut reported);
             }
-            Err(RecvTimeoutError::Timeout) if is_closed(&out)? => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            let missing = primaries.iter().filter(|server| !listening.contains_key(server.address()));
+            let outcomes = connect(&options, missing.cloned().collect());
+            let failures = || outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
+            if is_start && failures().count() == outcomes.len() {
+                return Err(Failure::all(failures()));
+            }
+            for (address, outcome) in outcomes {
+                match outcome {
+                    Ok(listener) => {
+                        if !is_start {
+                            let reason =
+                                format!("{address}: events may have been missed; its held locks follow");
+                            options.tell(&Fact::of_server(What::Connected, reason));
+                        }
+                        reported.remove(&address);
+                        listening.insert(address.clone(), listen(listener, address, sender.clone()));
+                    }
+                    Err(failure) => options.tell_lost(address, &failure, &mut reported),
+                }
+            }
+            is_start = false;
+            if output_closes()? {
+                return Ok(ExitCode::SUCCESS);
+            }
+            // While no Sentinel or no node of a cluster answers, the known primaries stay.
+            primaries = servers.primaries(&primaries).unwrap_or(primaries);
         }
     }
 }
 
-/// Whether the reader has closed the output.
-fn is_closed(out: &impl AsFd) -> io::Result<bool> {
+/// Connects to these servers at the same time. Returns the listener or the failure of each address.
+fn connect(options: &Arc<Options>, servers: Vec<Server>) -> Vec<(String, Result<Listener, Failure>)> {
+    let options = Arc::clone(options);
+    let connect = move |server: &Server| {
+        Ok((server.address().to_owned(), Listener::connect(server, Arc::clone(&options))))
+    };
+    ask_all(servers, connect).into_iter().flatten().collect()
+}
+
+/// Starts the thread of a listener. Returns the flag that ends the thread. If the connection breaks, sends the failure.
+fn listen(listener: Listener, address: String, lost: Sender<(String, Failure)>) -> Arc<AtomicBool> {
+    let is_primary = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&is_primary);
+    thread::spawn(move || {
+        if let Err(failure) = listener.run(&flag)
+            && flag.load(Ordering::Relaxed)
+        {
+            let _ = lost.send((address, failure));
+        }
+    });
+    is_primary
+}
+
+/// Waits for [`LOOK_MS`]. Returns `true` as soon as the reader of the output closes it.
+fn output_closes() -> io::Result<bool> {
+    let out = io::stdout();
     let mut watched = [PollFd::new(out.as_fd(), PollFlags::empty())];
-    poll(&mut watched, PollTimeout::ZERO)?;
-    let events = watched.first().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
-    Ok(events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL))
+    Ok(poll(&mut watched, PollTimeout::from(LOOK_MS))? > 0)
 }

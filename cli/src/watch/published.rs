@@ -1,6 +1,4 @@
-//! The keyspace events of locks, as a watcher reads them.
-
-use std::time::SystemTime;
+//! The keyspace events of locks.
 
 use super::fact::What;
 
@@ -25,11 +23,9 @@ pub(super) enum Change {
     Expired,
     /// The key was removed or replaced, for this reason.
     Broken(&'static str),
-    /// The key came from another name, from another database or from a dump. The text says which.
-    Arrived(&'static str),
-    /// LOCK.RENEW changed the lease or the limit, or restored a tenure that the server had forgotten.
-    Renewed,
-    /// The event says nothing about the tenures.
+    /// The key came from another name, from another database or from a dump.
+    Arrived,
+    /// The event says nothing about the beginnings and ends of tenures.
     Other,
 }
 
@@ -43,20 +39,14 @@ impl Change {
             b"del" => Self::Broken("deleted"),
             b"rename_from" => Self::Broken("renamed"),
             b"move_from" => Self::Broken("moved to another database"),
-            b"rename_to" => Self::Arrived("renamed"),
-            b"move_to" => Self::Arrived("moved from another database"),
-            b"restore" => Self::Arrived("restored"),
-            b"lock.renewed" => Self::Renewed,
-            b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
+            b"rename_to" | b"move_to" | b"restore" => Self::Arrived,
+            b"lock.renewed" | b"expire" | b"persist" | b"evicted" | b"new" | b"keymiss" => Self::Other,
             // Events of other data types mean that another value has replaced the lock.
-            _ => Self::Broken("overwritten"),
+            _ => Self::OVERWRITTEN,
         }
     }
 
-    /// Whether a key that the watcher does not know may be a lock after this event.
-    pub(super) fn may_create(self) -> bool {
-        matches!(self, Self::Acquired | Self::Released | Self::Arrived(_) | Self::Renewed)
-    }
+    pub(super) const OVERWRITTEN: Self = Self::Broken("overwritten");
 
     /// How the change ends a tenure, and for which reason. `None` if it ends none.
     pub(super) fn end(self) -> Option<(What, Option<&'static str>)> {
@@ -64,14 +54,11 @@ impl Change {
             Self::Released => Some((What::Released, None)),
             Self::Expired => Some((What::Lost, Some("lease over"))),
             Self::Broken(reason) => Some((What::Broken, Some(reason))),
-            // A key that arrives from elsewhere replaces a lock too, but `Comparison::departure` reports this end.
-            Self::Acquired | Self::Arrived(_) | Self::Renewed | Self::Other => None,
+            Self::Arrived => Self::OVERWRITTEN.end(),
+            Self::Acquired | Self::Other => None,
         }
     }
 }
-
-/// The changes of one lock since its last reading, in their order, with the times when their events arrived.
-pub(super) type Published = Vec<(Change, SystemTime)>;
 
 #[cfg(test)]
 mod tests {
