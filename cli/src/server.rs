@@ -1,5 +1,6 @@
 //! A server, and the connections to it.
 
+use std::io::{self, ErrorKind};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
@@ -47,9 +48,18 @@ impl Server {
 
     /// Opens a connection. A request on this connection fails if the server does not answer within `patience`.
     pub(crate) fn connect(&self) -> Result<Connection, Failure> {
-        let set_up = self.client.get_connection_with_timeout(self.patience).and_then(|connection| {
-            connection.set_read_timeout(Some(self.patience))?;
-            connection.set_write_timeout(Some(self.patience))?;
+        let (sender, connected) = mpsc::channel();
+        let (client, patience) = (self.client.clone(), self.patience);
+        // The timeout of the redis crate does not limit the look-up of the host name, and applies to each reply of the
+        // handshake. So another thread connects, and this thread waits for the connection for at most `patience`.
+        thread::spawn(move || {
+            let _ = sender.send(client.get_connection_with_timeout(patience));
+        });
+        let timed_out = |_| Err(io::Error::from(ErrorKind::TimedOut).into());
+        let connection = connected.recv_timeout(patience).unwrap_or_else(timed_out);
+        let set_up = connection.and_then(|connection| {
+            connection.set_read_timeout(Some(patience))?;
+            connection.set_write_timeout(Some(patience))?;
             Ok(connection)
         });
         set_up.map_err(|error| self.failure(&error))

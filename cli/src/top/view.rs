@@ -2,10 +2,11 @@
 //! out whole columns of the tables.
 
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Wrap};
+use ratatui::widgets::{self, Block, Borders, Paragraph, Table, Widget, Wrap};
 
 use super::poller::{FIGURES, Figures};
 use super::state::{Shown, State};
@@ -31,8 +32,7 @@ const LOCKS_TITLE: &str = "locks with waiters";
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let warnings: Vec<_> = state.warnings().iter().map(|line| Line::from(line.as_str())).collect();
     let warnings = Paragraph::new(warnings).style(Style::new().fg(Color::Red)).wrap(Wrap { trim: true });
-    let lines = u16::try_from(warnings.line_count(frame.area().width)).unwrap_or(u16::MAX);
-    let height = lines.min(frame.area().height / 3);
+    let height = height(&warnings, Rect { height: frame.area().height / 3, ..frame.area() });
     let rows =
         [1, 1, height].map(Constraint::Length).into_iter().chain([Constraint::Min(1), Constraint::Length(1)]);
     let [head, sums, above, body, foot] = Layout::vertical(rows).areas(frame.area());
@@ -49,6 +49,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
         " q quit   ↑↓ select   enter queue"
     };
     frame.render_widget(Line::from(keys).dim(), foot);
+}
+
+/// How many lines of the area the text fills.
+fn height(text: &Paragraph<'_>, area: Rect) -> u16 {
+    let mut buffer = Buffer::empty(area);
+    text.render(area, &mut buffer);
+    let is_empty = |y: &u16| area.columns().all(|column| buffer[(column.x, *y)].symbol() == " ");
+    (area.top()..area.bottom()).rev().find(|y| !is_empty(y)).map_or(0, |last| last + 1 - area.top())
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
