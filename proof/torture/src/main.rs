@@ -2,7 +2,7 @@
 //! `lockward-checker`.
 //!
 //! A [`run`](mod@run) happens in a [`world`]: servers, their faults, and the promises that hold in spite of these
-//! faults. The clients run in worker processes ([`worker`]), so that a fault can stop a whole
+//! faults. The clients run in worker processes ([`worker_process`], [`worker`]), so that a fault can stop a whole
 //! process. Each client is a [`workload_client`]. A client sends its calls through a [`recording_client`].
 //! [`queue_order`] tests the order of waiters.
 //!
@@ -14,6 +14,7 @@ mod recording_client;
 mod run;
 mod rust_client;
 mod worker;
+mod worker_process;
 mod workload_client;
 mod world;
 

@@ -1,6 +1,6 @@
 //! A run in one world: clients, faults, and the result.
 
-use crate::worker::{Worker, WorkerArgs};
+use crate::worker_process::{Worker, WorkerArgs};
 use crate::world::{Nemesis, World, WorldName};
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker::{measure_activity, tenures_never_overlap};

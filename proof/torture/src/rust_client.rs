@@ -4,7 +4,7 @@
 //! a belief as an acquisition with a lease of the same length. The task itself asserts the client's other promises: a
 //! guard reports the loss of its lock, and every call ends.
 
-use crate::worker::WorkerArgs;
+use crate::worker_process::WorkerArgs;
 use lockward_checker::history::{Call, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};

@@ -1,7 +1,7 @@
 //! The servers of a world, and the injection of faults.
 
 use crate::queue_order;
-use crate::worker::Worker;
+use crate::worker_process::Worker;
 use lockward_checker::history::NOBODY;
 use lockward_checker::recorder::{Recorder, now};
 use lockward_tests::{Client, Random};
