@@ -88,18 +88,11 @@ impl Both {
         let reference = Reference {
             now: began,
             wall: setting.wall,
-            locks: Default::default(),
-            observed: Default::default(),
-            queue: Vec::new(),
-            last_position: 0,
-            opened: [0; KEYS],
-            last_token: 0,
             quarantine_began: began,
             quarantine_length: setting.quarantine * 1_000,
             lock_limit,
             total_limit,
-            granted: Vec::new(),
-            completions: Vec::new(),
+            ..Reference::default()
         };
         let mut both = Self {
             world: World::new(setting, began),

@@ -127,7 +127,7 @@ enum Admission {
     Refused(Answer),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reference {
     pub now: i64,
     pub wall: i64,

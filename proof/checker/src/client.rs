@@ -158,18 +158,14 @@ impl Client {
     }
 
     fn choose_lease_in(&mut self, range: &Range<Nanos>, random: &mut Random) {
-        // Times in commands are whole milliseconds.
-        self.lease = random.between(range.start / 1_000_000, range.end / 1_000_000) * 1_000_000;
+        self.lease = whole_ms(range, random);
     }
 
     fn acquire(&mut self, workload: &Workload, random: &mut Random) -> Operation {
         self.choose_lease(workload, random);
         let wait = match random.between(0, 10) {
             0..2 => Wait::No,
-            2..9 => {
-                let limit = random.between(workload.wait.start / 1_000_000, workload.wait.end / 1_000_000);
-                Wait::Limit(limit * 1_000_000)
-            }
+            2..9 => Wait::Limit(whole_ms(&workload.wait, random)),
             _ => Wait::Unlimited,
         };
         let holds = (workload.careful || random.percent(50)).then_some(self.holds + 1);
@@ -181,12 +177,10 @@ impl Client {
                 return Operation::Acquire { lease, wait, keep: None, holds, mode };
             }
         };
-        let slice =
-            random.between(workload.slice.start / 1_000_000, workload.slice.end / 1_000_000) * 1_000_000;
-        let keep = random.between(workload.keep.start / 1_000_000, workload.keep.end / 1_000_000) * 1_000_000;
         self.patience = limit;
-        let (wait, holds) = (Wait::Limit(slice.min(limit)), Some(self.holds + 1));
-        Operation::Acquire { lease, wait, keep: Some(keep), holds, mode }
+        let wait = Wait::Limit(whole_ms(&workload.slice, random).min(limit));
+        let keep = Some(whole_ms(&workload.keep, random));
+        Operation::Acquire { lease, wait, keep, holds: Some(self.holds + 1), mode }
     }
 
     fn renew(&self, token: Token, workload: &Workload, random: &mut Random) -> Operation {
@@ -291,6 +285,11 @@ impl Client {
         self.owner = format!("client-{}:{}", self.number, self.owners);
         self.unsure = false;
     }
+}
+
+/// A random time in `range`. Times in commands are whole milliseconds.
+fn whole_ms(range: &Range<Nanos>, random: &mut Random) -> Nanos {
+    random.between(range.start / 1_000_000, range.end / 1_000_000) * 1_000_000
 }
 
 #[cfg(test)]

@@ -81,32 +81,13 @@ impl Recorder {
 #[derive(Debug)]
 pub struct OpenCall<'r> {
     recorder: &'r Recorder,
-    call: Call,
+    pub call: Call,
 }
 
 impl OpenCall<'_> {
     /// Records that the wait is in the server's queue now.
     pub fn enqueued(&mut self) {
         self.call.enqueued = Some(now());
-    }
-
-    /// Records that the wait was still in the queue at this time.
-    pub fn still_waiting(&mut self, time: Nanos) {
-        self.call.still_waiting = Some(time);
-    }
-
-    /// Forgets that the wait was seen in the queue, because the call was redirected to another server with its own
-    /// queue.
-    pub fn redirected(&mut self) {
-        (self.call.enqueued, self.call.still_waiting) = (None, None);
-    }
-
-    /// Records an outcome at this time instead of now. Only the record of a belief needs a given time. A belief is not
-    /// a call, but a span in which a client says that it holds a lock.
-    pub fn at(&mut self, instant: Nanos, outcome: Outcome) {
-        self.call.start = instant.saturating_sub(1);
-        self.call.end = Some(instant);
-        self.call.outcome = outcome;
     }
 
     /// Records the outcome, which is [`Outcome::Unknown`] if the connection was closed. Returns the recorded call.

@@ -8,7 +8,8 @@
 //! - Its weight was at least [`Modes::weight`], and at most [`Modes::most_weight`].
 //! - Its limit at any time was at most [`Tenure::limit_at`], and at least [`Modes::least_limit`].
 //!
-//! A call without a reply may act at any later time, so fewer facts are certain. After such a call, a workload should
+//! The calls of an owner on a lock come one after another, because each client waits for its reply. But a call without a
+//! reply may act at any later time, so fewer facts are certain. After such a call, a workload should
 //! use the owner again only in calls that name TOKEN or HOLDS.
 
 use crate::bounds::Bounds;
@@ -25,8 +26,8 @@ pub struct Tenure<'h> {
     /// The grant that was read first, and the line of this grant.
     pub first: &'h Call,
     pub line: usize,
-    /// The earliest start of a call whose reply granted this tenure.
-    pub earliest: Nanos,
+    /// The grant whose call started last, after its line.
+    pub last: (usize, &'h Call),
     /// The earliest start of a call that may have begun the tenure: a granted call, or an acquisition of the owner
     /// without a reply.
     pub began_after: Nanos,
@@ -46,6 +47,11 @@ impl Tenure<'_> {
     pub fn limit_at(&self, time: Nanos) -> u64 {
         let larger = self.modes.larger.iter().take_while(|(start, _)| *start <= time);
         larger.fold(self.modes.limit, |limit, (_, larger)| limit.max(*larger))
+    }
+
+    /// The span in which the owner certainly held the tenure, if the whole call lies in it.
+    pub fn held_during(&self, call: &Call) -> Option<Held> {
+        self.held.filter(|held| held.from <= call.start && call.answered() <= held.to)
     }
 
     /// Whether this tenure and `other` certainly did not fit together before `until`.
@@ -166,8 +172,9 @@ pub fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'h>> {
         .into_iter()
         .filter_map(|((key, token), settings)| {
             let &(line, first, _) = settings.grants.iter().min_by_key(|(_, call, _)| call.answered())?;
+            let &(last_line, last, _) = settings.grants.iter().max_by_key(|(_, call, _)| call.start)?;
             let owner_calls = &owner_calls[&(key, first.owner.as_str())];
-            Some(tenure(key, token, (line, first), &settings, owner_calls, bounds))
+            Some(tenure(key, token, [(line, first), (last_line, last)], &settings, owner_calls, bounds))
         })
         .collect()
 }
@@ -175,16 +182,15 @@ pub fn tenures<'h>(history: &'h History, bounds: &Bounds) -> Vec<Tenure<'h>> {
 fn tenure<'h>(
     key: &'h str,
     token: Token,
-    (line, first): (usize, &'h Call),
+    [(line, first), last]: [(usize, &'h Call); 2],
     settings: &Settings<'h>,
     owner_calls: &OwnerCalls,
     bounds: &Bounds,
 ) -> Tenure<'h> {
-    let earliest = settings.grants.iter().map(|(_, call, _)| call.start).min().unwrap_or(first.start);
     // If the reply to a release came before the first acquisition of this tenure, the release ended an earlier tenure.
     let maybe_released = [None, Some(token)]
         .iter()
-        .filter_map(|named| owner_calls.releases.get(named)?.get(earliest))
+        .filter_map(|named| owner_calls.releases.get(named)?.get(first.start))
         .min()
         .unwrap_or(Nanos::MAX);
     // A release that started after the first reply of this tenure, and that left no holds, ended the tenure, unless the
@@ -200,14 +206,14 @@ fn tenure<'h>(
     let latest = latest.map(|(_, call, lease)| call.answered().saturating_add(*lease)).max();
     let lease_over = latest.unwrap_or(Nanos::MAX).max(owner_calls.latest_open);
     let freed = released.map_or(lease_over, |released| released.end.min(lease_over));
-    let began_after = owner_calls.open_acquire.map_or(earliest, |open| open.min(earliest));
+    let began_after = owner_calls.open_acquire.unwrap_or(first.start).min(first.start);
     Tenure {
         key,
         token,
         owner: &first.owner,
         first,
         line,
-        earliest,
+        last,
         began_after,
         modes: Modes::of(token, first, settings, owner_calls),
         held,
@@ -268,34 +274,17 @@ impl Modes {
 ///
 /// An acquisition never shortens a lease. After an acquisition, the lease lasts at least until the start of the call
 /// plus the requested length. After a renewal, the lease lasts at least until the start of the renewal plus its length,
-/// even if the earlier lease was longer. So only the last renewal and the acquisitions that certainly came after this
-/// renewal count. Often it is unknown which renewal was the last. A renewal may be the last if it has no reply, or if
-/// it is not certain that another renewal followed. The function takes the earliest end of all these cases.
+/// even if the earlier lease was longer. So only the last renewal and the acquisitions after this renewal count. A
+/// renewal without a reply may be the last renewal too. The function takes the earliest end of all these cases.
 fn certain_lease(token: Token, settings: &Settings<'_>, owner_calls: &OwnerCalls) -> (Nanos, usize) {
+    let last = settings.renewals.iter().max_by_key(|(_, call, _)| call.start);
+    let from = last.map_or(0, |(_, call, _)| call.answered());
+    let later = settings.grants.iter().filter(|(_, call, _)| call.start >= from);
     let reach = |(line, call, lease): &(usize, &Call, Nanos)| (call.start.saturating_add(*lease), *line);
-    let mut grants: Vec<_> =
-        settings.grants.iter().map(|grant| (grant.1.start, std::cmp::Reverse(reach(grant)))).collect();
-    grants.sort_unstable();
-    let furthest: MinFrom<_> = grants.into_iter().collect();
-    let furthest_from = |from| furthest.get(from).map(|std::cmp::Reverse(reach)| reach);
-
-    let open =
-        [None, Some(token)].into_iter().filter_map(|named| owner_calls.open_renewal.get(&named).copied());
-    let last_start = settings.renewals.iter().map(|(_, call, _)| call.start).max();
-    let answered = match last_start {
-        None => furthest_from(0),
-        Some(last_start) => settings
-            .renewals
-            .iter()
-            .filter(|(_, call, _)| call.answered() >= last_start)
-            .map(|renewal| {
-                let after = furthest_from(renewal.1.answered().saturating_add(1));
-                after.map_or(reach(renewal), |after| after.max(reach(renewal)))
-            })
-            .min(),
-    };
+    let (answered, line) = later.chain(last).map(reach).max().unwrap_or((0, 0));
     // A renewal without a reply can only make the end earlier. The returned line is always the line of a call with a
     // reply.
-    let (reach, line) = answered.unwrap_or((0, 0));
-    (open.fold(reach, Nanos::min), line)
+    let open =
+        [None, Some(token)].into_iter().filter_map(|named| owner_calls.open_renewal.get(&named).copied());
+    (open.fold(answered, Nanos::min), line)
 }

@@ -13,11 +13,7 @@ pub enum Action {
     /// This owner calls LOCK.ACQUIRE at this server.
     Acquire(usize, usize),
     /// This owner calls LOCK.RENEW with TOKEN, HOLDS and its mode at this server.
-    Renew(usize, usize),
-    /// This owner calls LOCK.RENEW with TOKEN, HOLDS and its mode at this server, and the reply is lost.
-    RenewUnanswered(usize, usize),
-    /// This owner calls LOCK.RENEW with TOKEN, HOLDS and a larger limit at this server.
-    Downgrade(usize, usize),
+    Renew(usize, usize, Renewal),
     /// This owner calls LOCK.RELEASE with TOKEN at this server.
     Release(usize, usize),
     /// This owner stops waiting.
@@ -42,6 +38,16 @@ pub enum Action {
     Cut,
     /// The replica is promoted.
     Promote,
+}
+
+/// How a renewal differs from a usual renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    Usual,
+    /// The reply is lost.
+    Unanswered,
+    /// The owner names a larger limit.
+    Downgrade,
 }
 
 impl World {
@@ -101,16 +107,16 @@ impl World {
                 for node in nodes() {
                     let fresh = until == state.tick + self.rules.lease;
                     if !fresh || !state.nodes[node].has_confirmed(state.tick, token, mode) {
-                        actions.push(Action::Renew(owner, node));
+                        actions.push(Action::Renew(owner, node, Renewal::Usual));
                         if lossy {
-                            actions.push(Action::RenewUnanswered(owner, node));
+                            actions.push(Action::Renew(owner, node, Renewal::Unanswered));
                         }
                     }
                     if holds < self.most_holds && state.relies(owner) {
                         actions.push(Action::Acquire(owner, node));
                     }
                     if self.downgrade.is_some_and(|limit| limit > mode.slots) && state.relies(owner) {
-                        actions.push(Action::Downgrade(owner, node));
+                        actions.push(Action::Renew(owner, node, Renewal::Downgrade));
                     }
                     actions.push(Action::Release(owner, node));
                 }

@@ -67,9 +67,8 @@
 //! The promises hold even if a renewal does not reach the replica (the next renewal corrects the replica), a reply is
 //! lost, a wall clock is wrong (except for the promise about tokens), or the server drops the key.
 //!
-//! Two tests break a rule of the server on purpose, to show that the check finds the error. Tokens from a counter
-//! ([`Tokens::FromOne`]) fall after a crash. A guard that checks and writes in two steps ([`Guards::TwoSteps`]) runs stale
-//! writes.
+//! One test breaks a rule of the server on purpose, to show that the check finds the error: a guard that checks and
+//! writes in two steps ([`Guards::TwoSteps`]) runs stale writes.
 //!
 //! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`]
 //! is about the data of each server alone. So the loss of data in a failover does not break this promise.
@@ -83,8 +82,8 @@ mod state;
 mod steps;
 mod world;
 
-pub use actions::Action;
-pub use node::{Guards, Node, Replicated, Rules, Tokens};
+pub use actions::{Action, Renewal};
+pub use node::{Guards, Node, Replicated, Rules};
 pub use promises::{
     EXCLUSION, GUARDED, HOLDS_BACK, LIMITS, NOBODY_ELSE, PASSES, PROMISES, TENURE_BACK, TOKENS,
 };

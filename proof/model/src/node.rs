@@ -5,10 +5,11 @@
 
 use lockward_core::encoding::{self, Message, Origin};
 use lockward_core::{
-    AcquireRequest, Acquired, Db, Decided, Decision, Fencing, FencingToken, Grant, HoldsLeft, Instant,
-    Loading, Lock, LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory,
-    QueueLimits, Refusal, ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
+    AcquireRequest, Db, Decided, Decision, Fencing, FencingToken, Grant, HoldsLeft, Instant, Loading, Lock,
+    LockName, Mode, Now, Outcome, Owner, Propagation, Quarantine, QuarantineMemory, QueueLimits,
+    ReleaseRequest, RenewRequest, Span, Store, TokenSource, WaitRequest, WallTime,
 };
+use std::mem;
 
 const DB: Db = Db(0);
 const KEY: &[u8] = b"lock";
@@ -92,17 +93,28 @@ pub struct Rules {
     pub names_holds: bool,
     /// Whether owners name their limit and weight when they renew.
     pub names_modes: bool,
-    pub tokens: Tokens,
     pub guards: Guards,
 }
 
-/// Where tokens come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tokens {
-    /// From the wall clock, as in core.
-    FromTheClock,
-    /// From a counter that begins at 1 after each restart.
-    FromOne,
+impl Rules {
+    /// The acquisition by an owner.
+    pub(crate) fn acquire(&self, who: usize, mode: Mode, holds: u32) -> AcquireRequest {
+        let holds = self.names_holds.then_some(holds);
+        let Mode { slots, weight } = mode;
+        AcquireRequest { owner: owner(who), lease: span(self.lease), holds, slots, weight: Some(weight) }
+    }
+
+    /// The renewal by an owner, with TOKEN and HOLDS.
+    pub(crate) fn renew(&self, who: usize, token: FencingToken, holds: u32, mode: Mode) -> RenewRequest {
+        RenewRequest {
+            owner: owner(who),
+            lease: span(self.lease),
+            token: Some(token),
+            holds: Some(holds),
+            slots: self.names_modes.then_some(mode.slots),
+            weight: self.names_modes.then_some(mode.weight),
+        }
+    }
 }
 
 /// How a server checks a guarded write.
@@ -169,7 +181,7 @@ impl Node {
         store.tokens = self.tokens;
         store.remember(&name(), now.mono, |memory| memory.clone_from(&self.memory));
         for waiter in &self.queue {
-            let request = acquire(*waiter, rules, rules.modes[*waiter], 1);
+            let request = rules.acquire(*waiter, rules.modes[*waiter], 1);
             let wait_request = WaitRequest { request, wait_limit: None, keep: None, handle: *waiter };
             store.queues.join(DB, KEY, wait_request, NO_LIMITS, now.mono);
         }
@@ -197,23 +209,32 @@ impl Node {
             .collect();
     }
 
+    /// Changes the store of the server and the lock in its key.
+    fn with_store<R>(
+        &mut self,
+        rules: &Rules,
+        now: Now,
+        change: impl FnOnce(&mut Store<usize>, &mut Lock) -> R,
+    ) -> R {
+        let (mut store, mut lock) = self.open(rules, now);
+        let result = change(&mut store, &mut lock);
+        self.close(&store, lock);
+        result
+    }
+
     /// One decision on the lock, as in the module. For LOCK.RELEASE, `release` is the request, because the server may
     /// replicate the request verbatim.
-    fn decide<R>(
+    pub(crate) fn decide<R>(
         &mut self,
         tick: u64,
         rules: &Rules,
         release: Option<Replicated>,
         decide: impl FnOnce(&mut Decision<'_, usize>) -> R,
     ) -> Done<R> {
-        let mut now = self.now(tick);
-        if rules.tokens == Tokens::FromOne {
-            now.wall = WallTime::EPOCH;
-        }
-        let (mut store, mut lock) = self.open(rules, now);
+        let now = self.now(tick);
         let mut decided = Decided::default();
-        let answer = store.decide(&name(), &mut lock, &mut decided, now, 0, decide);
-        self.close(&store, lock);
+        let answer = self
+            .with_store(rules, now, |store, lock| store.decide(&name(), lock, &mut decided, now, 0, decide));
         let sent = match decided.effects.propagation() {
             Propagation::Nothing => None,
             Propagation::Verbatim => release,
@@ -234,81 +255,20 @@ impl Node {
         Done { answer, completed: completed.collect(), sent }
     }
 
-    /// LOCK.ACQUIRE, with BLOCK 0 if `wait`.
-    pub(crate) fn acquire(
-        &mut self,
-        tick: u64,
-        rules: &Rules,
-        who: usize,
-        mode: Mode,
-        holds: u32,
-        wait: bool,
-    ) -> Done<Result<Acquired, Refusal>> {
-        let request = acquire(who, rules, mode, holds);
-        let done = self.decide(tick, rules, None, |decision| decision.acquire(&request));
-        if wait && matches!(done.answer, Ok(Acquired::Busy)) {
-            self.queue.push(who);
-        }
-        done
-    }
-
-    /// LOCK.RENEW with TOKEN, HOLDS, and the limit and weight of the owner.
-    pub(crate) fn renew(
-        &mut self,
-        tick: u64,
-        rules: &Rules,
-        who: usize,
-        token: FencingToken,
-        holds: u32,
-        mode: Mode,
-    ) -> Done<Result<FencingToken, Refusal>> {
-        let request = RenewRequest {
-            owner: owner(who),
-            lease: span(rules.lease),
-            token: Some(token),
-            holds: Some(holds),
-            slots: rules.names_modes.then_some(mode.slots),
-            weight: rules.names_modes.then_some(mode.weight),
-        };
-        self.decide(tick, rules, None, |decision| decision.renew(&request))
-    }
-
-    /// LOCK.RELEASE of one hold, with TOKEN.
-    pub(crate) fn release(
-        &mut self,
-        tick: u64,
-        rules: &Rules,
-        who: usize,
-        left: u32,
-        token: FencingToken,
-    ) -> Done<Result<u32, Refusal>> {
-        let left = rules.names_holds.then_some(left);
-        let request = release(who, left, token);
-        let message = Replicated::Release(who, left, token);
-        self.decide(tick, rules, Some(message), |decision| decision.release(&request))
-    }
-
-    /// What the wake-up timer does.
-    pub(crate) fn recheck(&mut self, tick: u64, rules: &Rules) -> Done<()> {
-        self.decide(tick, rules, None, |decision| decision.recheck())
-    }
-
     /// What a replica does with a message from its primary.
     pub(crate) fn receive(&mut self, tick: u64, rules: &Rules, message: &Replicated) {
         let now = self.now(tick);
         match message {
             Replicated::Apply(payload) => {
                 let message = encoding::decode_message(payload, Origin::Live, now);
-                let (mut store, mut lock) = self.open(rules, now);
-                match message.expect("a primary sends payloads") {
+                self.with_store(rules, now, |store, lock| match message.expect("a primary sends payloads") {
                     Message::Changes(changes) => {
                         store.end_dropped(&name());
                         changes.iter().for_each(|change| store.observe_change(change));
                         changes.into_iter().for_each(|change| lock.apply(change, now));
                     }
                     Message::DroppedLock(dropped) => store.follow_dropped(&name(), dropped),
-                }
-                self.close(&store, lock);
+                });
             }
             Replicated::Release(who, left, token) => {
                 let request = release(*who, *left, *token);
@@ -333,10 +293,11 @@ impl Node {
     /// The server drops the key before the lease is over.
     pub(crate) fn drop_key(&mut self, tick: u64, rules: &Rules) {
         let now = self.now(tick);
-        let (mut store, lock) = self.open(rules, now);
-        store.unlinked(&name(), &lock, Now { wall: lock.expires_at(), ..now }, 0, || false);
-        store.expired(&name(), lock.expires_at(), now.mono);
-        self.close(&store, Lock::new());
+        self.with_store(rules, now, |store, lock| {
+            let lock = mem::take(lock);
+            store.unlinked(&name(), &lock, Now { wall: lock.expires_at(), ..now }, 0, || false);
+            store.expired(&name(), lock.expires_at(), now.mono);
+        });
     }
 
     /// The message about a dropped lock, after the server has deleted its key.
@@ -345,20 +306,18 @@ impl Node {
             return None;
         }
         let now = self.now(tick);
-        let (mut store, lock) = self.open(rules, now);
-        let (db, key) = store.dropped_locks.pop_unreplicated()?;
-        let mut payload = Vec::new();
-        encoding::append_dropped_lock(&mut payload, store.dropped_locks.get(db, &key), now);
-        self.close(&store, lock);
-        Some(Replicated::Apply(payload))
+        self.with_store(rules, now, |store, _| {
+            let (db, key) = store.dropped_locks.pop_unreplicated()?;
+            let mut payload = Vec::new();
+            encoding::append_dropped_lock(&mut payload, store.dropped_locks.get(db, &key), now);
+            Some(Replicated::Apply(payload))
+        })
     }
 
     /// The replica is promoted.
     pub(crate) fn promote(&mut self, tick: u64, rules: &Rules) {
         let now = self.now(tick);
-        let (mut store, lock) = self.open(rules, now);
-        store.become_primary(now.mono);
-        self.close(&store, lock);
+        self.with_store(rules, now, |store, _| store.become_primary(now.mono));
     }
 
     /// The lock as the server writes it to its file, also if the lock was dropped. Empty for a free lock.
@@ -373,24 +332,19 @@ impl Node {
     /// The server has just started and reads its file.
     pub(crate) fn load(&mut self, tick: u64, rules: &Rules, file: &[u8]) {
         let now = self.now(tick);
-        let (mut store, mut lock) = self.open(rules, now);
-        store.begin_loading(Loading::File);
-        if !file.is_empty() {
-            lock = encoding::decode_lock(file, Origin::Loaded, now).expect("a server writes payloads");
-            store.observe(&lock);
-        }
-        store.end_loading(now.mono);
-        self.close(&store, lock);
+        self.with_store(rules, now, |store, lock| {
+            store.begin_loading(Loading::File);
+            if !file.is_empty() {
+                *lock = encoding::decode_lock(file, Origin::Loaded, now).expect("a server writes payloads");
+                store.observe(lock);
+            }
+            store.end_loading(now.mono);
+        });
     }
 }
 
-fn acquire(who: usize, rules: &Rules, mode: Mode, holds: u32) -> AcquireRequest {
-    let holds = rules.names_holds.then_some(holds);
-    let Mode { slots, weight } = mode;
-    AcquireRequest { owner: owner(who), lease: span(rules.lease), holds, slots, weight: Some(weight) }
-}
-
-fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {
+/// The release of one hold, with TOKEN.
+pub(crate) fn release(who: usize, left: Option<u32>, token: FencingToken) -> ReleaseRequest {
     let left = left.map_or(HoldsLeft::OneLess, HoldsLeft::Exactly);
     ReleaseRequest { owner: owner(who), left, token: Some(token) }
 }

@@ -1,11 +1,11 @@
 //! What each action does to the servers, to the link between them, and to the owners.
 
-use crate::actions::Action;
-use crate::node::{Done, Guards, Node, Replicated, Rules, span};
+use crate::actions::{Action, Renewal};
+use crate::node::{Guards, Node, Replicated, release, span};
 use crate::promises;
 use crate::state::{Grants, GuardedWrite, Happened, Owner, State};
 use crate::world::{OldPrimary, TokenPromise, World};
-use lockward_core::{Acquired, FencingToken, Grant, Instant, Lock, Mode, Quarantine};
+use lockward_core::{Acquired, Decision, FencingToken, Grant, Instant, Lock, Mode, Quarantine};
 use stateright::{Model, Property};
 
 /// How far the monotonic clocks of the two servers differ, in ticks. So the model finds an error if a server uses an
@@ -37,14 +37,6 @@ impl Before {
     }
 }
 
-/// How a renewal differs from a usual renewal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Renewal {
-    Usual,
-    Unanswered,
-    Downgrade,
-}
-
 impl World {
     fn start(&self, tick: u64, node: usize, wall_ahead: i64) -> Node {
         let apart = MONO_APART * i64::try_from(node).expect("there are two servers");
@@ -57,15 +49,17 @@ impl World {
         }
     }
 
-    /// Makes a decision on a server, and carries out its effects. Returns the answer.
+    /// Makes a decision on a server, and carries out its effects. Returns the answer. For LOCK.RELEASE, `release` is the
+    /// request.
     fn decide<R>(
         &self,
         state: &mut State,
         node: usize,
-        decide: impl FnOnce(&mut Node, u64, &Rules) -> Done<R>,
+        release: Option<Replicated>,
+        decide: impl FnOnce(&mut Decision<'_, usize>) -> R,
     ) -> (R, Before) {
         let before = Before::of(state, node);
-        let done = decide(&mut state.nodes[node], state.tick, &self.rules);
+        let done = state.nodes[node].decide(state.tick, &self.rules, release, decide);
         Self::send(state, node, done.sent);
         for (owner, grant) in done.completed {
             match grant {
@@ -133,11 +127,14 @@ impl World {
             Owner::Unknown | Owner::Idle | Owner::Waits(_) => 1,
         };
         let wait = self.waits && holds == 1;
-        let (answer, before) = self
-            .decide(state, node, |server, tick, rules| server.acquire(tick, rules, owner, mode, holds, wait));
+        let request = self.rules.acquire(owner, mode, holds);
+        let (answer, before) = self.decide(state, node, None, |decision| decision.acquire(&request));
         match answer {
             Ok(Acquired::Granted(grant)) => self.granted(state, node, &before, owner, grant),
-            Ok(Acquired::Busy) if wait => state.owners[owner] = Owner::Waits(node),
+            Ok(Acquired::Busy) if wait => {
+                state.nodes[node].queue.push(owner);
+                state.owners[owner] = Owner::Waits(node);
+            }
             Ok(Acquired::Busy) | Err(_) if holds == 1 => state.owners[owner] = Owner::Idle,
             Ok(Acquired::Busy) | Err(_) => {}
         }
@@ -150,8 +147,8 @@ impl World {
         let larger = self.downgrade.filter(|_| renewal == Renewal::Downgrade);
         let mode = Mode { slots: larger.unwrap_or(mode.slots), ..mode };
         state.owners[owner] = Owner::Holds { token, holds, mode, until };
-        let (answer, before) = self
-            .decide(state, node, |server, tick, rules| server.renew(tick, rules, owner, token, holds, mode));
+        let request = self.rules.renew(owner, token, holds, mode);
+        let (answer, before) = self.decide(state, node, None, |decision| decision.renew(&request));
         if live {
             let refused = answer.is_err();
             let event = if refused { Some(Happened::LiveHolderRefused) } else { None };
@@ -196,8 +193,9 @@ impl World {
         // Once the owner has asked to release the innermost hold, it relies only on the outer holds.
         state.owners[owner] =
             if left > 0 { Owner::Holds { token, holds: left, mode, until } } else { Owner::Idle };
-        let (answer, _) =
-            self.decide(state, node, |server, tick, rules| server.release(tick, rules, owner, left, token));
+        let named = self.rules.names_holds.then_some(left);
+        let (request, message) = (release(owner, named, token), Replicated::Release(owner, named, token));
+        let (answer, _) = self.decide(state, node, Some(message), |decision| decision.release(&request));
         if let Ok(0) = answer {
             state.owners[owner] = Owner::Idle;
         }
@@ -246,7 +244,7 @@ impl World {
     /// The server serves its waiters, if it takes writes.
     fn recheck(&self, state: &mut State, node: usize) {
         if !state.nodes[node].queue.is_empty() && self.takes_writes(state, node) {
-            self.decide(state, node, Node::recheck);
+            self.decide(state, node, None, |decision| decision.recheck());
         }
     }
 
@@ -347,11 +345,9 @@ impl Model for World {
                 state.nodes[1].receive(state.tick, &self.rules, &message);
             }
             Action::Acquire(owner, node) => self.acquire(&mut state, owner, node),
-            Action::Renew(owner, node) => self.renew(&mut state, owner, node, Renewal::Usual),
-            Action::Downgrade(owner, node) => self.renew(&mut state, owner, node, Renewal::Downgrade),
-            Action::RenewUnanswered(owner, node) => {
-                state.budget.lost_replies -= 1;
-                self.renew(&mut state, owner, node, Renewal::Unanswered);
+            Action::Renew(owner, node, renewal) => {
+                state.budget.lost_replies -= u8::from(renewal == Renewal::Unanswered);
+                self.renew(&mut state, owner, node, renewal);
             }
             Action::Release(owner, node) => self.release(&mut state, owner, node),
             Action::Leave(owner) => self.leave(&mut state, owner),

@@ -3,7 +3,7 @@
 use lockward_core::{Mode, Slots, Weight};
 use lockward_model::{
     Action, Budget, EXCLUSION, GUARDED, Guards, HOLDS_BACK, OldPrimary, PROMISES, Rules, TENURE_BACK, TOKENS,
-    TokenPromise, Tokens, World,
+    TokenPromise, World,
 };
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -34,6 +34,11 @@ const TWO_LIGHT_ONE_HEAVY: &[Mode] = &[of_three(1), of_three(1), of_three(2)];
 /// For each kind, two owners that do not fit beside each other.
 const PAIRS: [&[Mode]; 3] = [&[WRITER; 2], &[WRITER, READER], &[of_three(2); 2]];
 
+/// A budget without faults.
+fn calm() -> Budget {
+    Budget::default()
+}
+
 /// Held during a check, so that only one check runs at a time.
 static CHECK: Mutex<()> = Mutex::new(());
 
@@ -46,7 +51,6 @@ fn world(modes: &'static [Mode], budget: Budget) -> World {
             modes,
             names_holds: true,
             names_modes: true,
-            tokens: Tokens::FromTheClock,
             guards: Guards::OneStep,
         },
         most_holds: 1,
@@ -64,15 +68,15 @@ fn world(modes: &'static [Mode], budget: Budget) -> World {
 }
 
 fn crash(modes: &'static [Mode]) -> World {
-    World { end: 5, ..world(modes, Budget { crashes: 1, ..Budget::default() }) }
+    World { end: 5, ..world(modes, Budget { crashes: 1, ..calm() }) }
 }
 
 fn stale_promotion(modes: &'static [Mode]) -> World {
-    world(modes, Budget { promotions: 1, ..Budget::default() })
+    world(modes, Budget { promotions: 1, ..calm() })
 }
 
 fn older_file(modes: &'static [Mode]) -> World {
-    world(modes, Budget { saves: 1, reloads: 1, ..Budget::default() })
+    world(modes, Budget { saves: 1, reloads: 1, ..calm() })
 }
 
 /// The old primary is cut off from its replica but continues to run, and owners reach both servers.
@@ -125,183 +129,94 @@ fn breaks(world: World, promise: &'static str) -> Vec<Action> {
     panic!("not broken: {promise}");
 }
 
+/// Tests that in these worlds every promise holds in every state, and that each of the events occurs.
+macro_rules! holding {
+    ($($test:ident: $($world:expr),+ => $($event:ident)+;)+) => { $(
+        #[test]
+        fn $test() {
+            for world in [$($world),+] {
+                holds(world, &[$(stringify!($event)),+]);
+            }
+        }
+    )+ };
+}
+
 // The promises hold after these faults.
-
-#[test]
-fn promises_hold_after_a_crash_without_data() {
-    let budget = Budget { crashes: 1, lost_replies: 1, ..Budget::default() };
-    holds(
-        World { end: 6, most_tenures: 4, ..world(WRITERS, budget) },
-        &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_after_two_crashes_and_a_step_of_the_clock() {
-    let budget = Budget { crashes: 2, clock_steps: 1, ..Budget::default() };
-    holds(world(WRITERS, budget), &["CrashedHeld", "Restored", "HandOff", "GrantedElsewhere"]);
-}
-
-#[test]
-fn promises_hold_after_a_promotion_that_missed_messages() {
-    holds(
-        stale_promotion(WRITERS),
-        &["PromotedStale", "Restored", "RestoredOverAnother", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_after_a_crash_a_promotion_and_a_step_of_the_clock() {
-    let budget = Budget { crashes: 1, promotions: 1, clock_steps: 1, ..Budget::default() };
-    holds(
-        World { waits: false, clock_steps: &[-3], end: 3, ..world(PAIRS[0], budget) },
-        &["CrashedHeld", "PromotedStale", "Restored", "RestoredOverAnother", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_after_a_restart_from_an_older_file() {
-    holds(
-        older_file(WRITERS),
-        &["ReloadedStale", "Restored", "RestoredOverAnother", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_after_a_restart_from_an_older_file_and_a_step_of_the_clock() {
-    let budget = Budget { saves: 1, reloads: 1, clock_steps: 1, ..Budget::default() };
-    holds(world(PAIRS[0], budget), &["ReloadedStale", "Restored", "HandOff", "GrantedElsewhere"]);
-}
-
-#[test]
-fn promises_hold_after_a_dropped_key_and_a_promotion() {
-    let budget = Budget { promotions: 1, drops: 1, ..Budget::default() };
-    holds(world(PAIRS[0], budget), &["PromotedStale", "Restored", "GrantedElsewhere"]);
-}
-
-#[test]
-fn promises_hold_for_holds_that_a_promotion_missed() {
-    holds(
-        World { most_holds: 2, most_tenures: 2, ..stale_promotion(PAIRS[0]) },
-        &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_if_the_old_primary_stops_before_the_promotion() {
-    holds(
-        World { end: 5, ..cut_off(PAIRS[0], 1, 2) },
-        &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
-    );
+holding! {
+    promises_hold_after_a_crash_without_data:
+        World { end: 6, most_tenures: 4, ..world(WRITERS, Budget { crashes: 1, lost_replies: 1, ..calm() }) }
+        => CrashedHeld Restored HandOff GrantedElsewhere;
+    promises_hold_after_two_crashes_and_a_step_of_the_clock:
+        world(WRITERS, Budget { crashes: 2, clock_steps: 1, ..calm() })
+        => CrashedHeld Restored HandOff GrantedElsewhere;
+    promises_hold_after_a_promotion_that_missed_messages:
+        stale_promotion(WRITERS)
+        => PromotedStale Restored RestoredOverAnother HandOff GrantedElsewhere;
+    promises_hold_after_a_crash_a_promotion_and_a_step_of_the_clock:
+        World {
+            waits: false,
+            clock_steps: &[-3],
+            end: 3,
+            ..world(PAIRS[0], Budget { crashes: 1, promotions: 1, clock_steps: 1, ..calm() })
+        }
+        => CrashedHeld PromotedStale Restored RestoredOverAnother GrantedElsewhere;
+    promises_hold_after_a_restart_from_an_older_file:
+        older_file(WRITERS)
+        => ReloadedStale Restored RestoredOverAnother HandOff GrantedElsewhere;
+    promises_hold_after_a_restart_from_an_older_file_and_a_step_of_the_clock:
+        world(PAIRS[0], Budget { saves: 1, reloads: 1, clock_steps: 1, ..calm() })
+        => ReloadedStale Restored HandOff GrantedElsewhere;
+    promises_hold_after_a_dropped_key_and_a_promotion:
+        world(PAIRS[0], Budget { promotions: 1, drops: 1, ..calm() })
+        => PromotedStale Restored GrantedElsewhere;
+    promises_hold_for_holds_that_a_promotion_missed:
+        World { most_holds: 2, most_tenures: 2, ..stale_promotion(PAIRS[0]) }
+        => PromotedStale Restored HandOff GrantedElsewhere;
+    promises_hold_if_the_old_primary_stops_before_the_promotion:
+        World { end: 5, ..cut_off(PAIRS[0], 1, 2) }
+        => PromotedStale Restored HandOff GrantedElsewhere;
 }
 
 // The promises also hold for readers, slots and weights.
-
-#[test]
-fn promises_hold_for_readers_and_a_writer_after_a_crash_without_data() {
-    holds(
-        World { end: 4, ..crash(READERS) },
-        &["GrantedBeside", "CrashedHeld", "Restored", "RestoredBeside", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_weights_after_a_crash_without_data() {
-    holds(
-        World { end: 4, ..crash(PERMITS) },
-        &["GrantedBeside", "CrashedHeld", "Restored", "RestoredBeside", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_readers_and_a_writer_after_a_promotion_that_missed_messages() {
-    holds(
+holding! {
+    promises_hold_for_readers_and_for_weights_after_a_crash_without_data:
+        World { end: 4, ..crash(READERS) }, World { end: 4, ..crash(PERMITS) }
+        => GrantedBeside CrashedHeld Restored RestoredBeside HandOff GrantedElsewhere;
+    promises_hold_for_readers_and_for_weights_after_a_promotion_that_missed_messages:
         World { waits: false, end: 2, ..stale_promotion(READERS) },
-        &["PromotedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_weights_after_a_promotion_that_missed_messages() {
-    holds(
-        World { waits: false, end: 2, ..stale_promotion(PERMITS) },
-        &["PromotedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_readers_and_a_writer_after_a_restart_from_an_older_file() {
-    holds(
-        World { waits: false, end: 3, ..older_file(READERS) },
-        &["ReloadedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_claims_that_fit_in_pairs_but_not_together() {
-    holds(
-        World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) },
-        &["ReloadedStale", "Restored", "RestoredOverAnother", "RestoredBeside", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_readers_and_a_writer_if_the_old_primary_stops_before_the_promotion() {
-    holds(
-        World { end: 4, ..cut_off(PAIRS[1], 1, 2) },
-        &["PromotedStale", "Restored", "HandOff", "GrantedElsewhere"],
-    );
-}
-
-#[test]
-fn promises_hold_for_a_downgrade_that_a_promotion_missed() {
-    holds(
-        World { waits: false, downgrade: Some(Slots::SHARED), end: 3, ..stale_promotion(PAIRS[1]) },
-        &["GrantedBeside", "PromotedStale", "ModeCorrected", "RestoredOverAnother", "RestoredBeside"],
-    );
+        World { waits: false, end: 2, ..stale_promotion(PERMITS) }
+        => PromotedStale Restored RestoredOverAnother RestoredBeside GrantedElsewhere;
+    promises_hold_for_readers_and_a_writer_after_a_restart_from_an_older_file:
+        World { waits: false, end: 3, ..older_file(READERS) }
+        => ReloadedStale Restored RestoredOverAnother RestoredBeside GrantedElsewhere;
+    promises_hold_for_claims_that_fit_in_pairs_but_not_together:
+        World { waits: false, end: 2, most_tenures: 4, ..older_file(TWO_LIGHT_ONE_HEAVY) }
+        => ReloadedStale Restored RestoredOverAnother RestoredBeside GrantedElsewhere;
+    promises_hold_for_readers_and_a_writer_if_the_old_primary_stops_before_the_promotion:
+        World { end: 4, ..cut_off(PAIRS[1], 1, 2) }
+        => PromotedStale Restored HandOff GrantedElsewhere;
+    promises_hold_for_a_downgrade_that_a_promotion_missed:
+        World { waits: false, downgrade: Some(Slots::SHARED), end: 3, ..stale_promotion(PAIRS[1]) }
+        => GrantedBeside PromotedStale ModeCorrected RestoredOverAnother RestoredBeside;
 }
 
 // The promises also hold for guarded writes that arrive late.
-
-#[test]
-fn promises_hold_for_guarded_writes_of_owners_that_wait() {
-    holds(
-        world(WRITERS, Budget { writes: 2, ..Budget::default() }),
-        &["WriteRun", "StaleWriteFenced", "HandOff"],
-    );
-}
-
-#[test]
-fn promises_hold_for_guarded_writes_after_a_crash_without_data() {
-    let budget = Budget { crashes: 1, writes: 2, ..Budget::default() };
-    holds(
-        World { end: 5, ..world(PAIRS[0], budget) },
-        &["WriteRun", "StaleWriteFenced", "CrashedHeld", "Restored"],
-    );
-}
-
-#[test]
-fn promises_hold_for_guarded_writes_after_a_promotion_that_missed_messages() {
-    let budget = Budget { promotions: 1, writes: 2, ..Budget::default() };
-    holds(
-        World { waits: false, end: 3, ..world(PAIRS[0], budget) },
-        &["WriteRun", "StaleWriteFenced", "PromotedStale", "RestoredOverAnother"],
-    );
-}
-
-#[test]
-fn promises_hold_for_guarded_writes_after_a_restart_from_an_older_file() {
-    let budget = Budget { saves: 1, reloads: 1, writes: 2, ..Budget::default() };
-    holds(
-        World { waits: false, end: 3, ..world(PAIRS[0], budget) },
-        &["WriteRun", "StaleWriteFenced", "ReloadedStale", "RestoredOverAnother"],
-    );
-}
-
-#[test]
-fn promises_hold_for_guarded_writes_of_a_lock_whose_key_was_dropped() {
-    let budget = Budget { drops: 1, writes: 2, ..Budget::default() };
-    holds(world(PAIRS[0], budget), &["WriteRun", "StaleWriteFenced"]);
+holding! {
+    promises_hold_for_guarded_writes_of_owners_that_wait:
+        world(WRITERS, Budget { writes: 2, ..calm() })
+        => WriteRun StaleWriteFenced HandOff;
+    promises_hold_for_guarded_writes_after_a_crash_without_data:
+        World { end: 5, ..world(PAIRS[0], Budget { crashes: 1, writes: 2, ..calm() }) }
+        => WriteRun StaleWriteFenced CrashedHeld Restored;
+    promises_hold_for_guarded_writes_after_a_promotion_that_missed_messages:
+        World { waits: false, end: 3, ..world(PAIRS[0], Budget { promotions: 1, writes: 2, ..calm() }) }
+        => WriteRun StaleWriteFenced PromotedStale RestoredOverAnother;
+    promises_hold_for_guarded_writes_after_a_restart_from_an_older_file:
+        World { waits: false, end: 3, ..world(PAIRS[0], Budget { saves: 1, reloads: 1, writes: 2, ..calm() }) }
+        => WriteRun StaleWriteFenced ReloadedStale RestoredOverAnother;
+    promises_hold_for_guarded_writes_of_a_lock_whose_key_was_dropped:
+        world(PAIRS[0], Budget { drops: 1, writes: 2, ..calm() })
+        => WriteRun StaleWriteFenced;
 }
 
 // Without an assumption a promise is broken.
@@ -367,7 +282,7 @@ fn an_old_primary_that_goes_on_grants_the_lock_beside_the_new_one() {
 fn a_longer_quarantine_does_not_replace_stopping_the_old_primary() {
     for pair in PAIRS {
         let path = breaks(with_rules(|rules| rules.quarantine = 5, cut_off(pair, 1, 0)), EXCLUSION);
-        assert!(path.iter().any(|action| matches!(action, Action::Renew(_, 1))), "{path:?}");
+        assert!(path.iter().any(|action| matches!(action, Action::Renew(_, 1, _))), "{path:?}");
     }
 }
 
@@ -387,25 +302,18 @@ fn an_owner_that_names_no_mode_restores_a_tenure_with_another_mode() {
 }
 
 #[test]
-fn tokens_from_a_counter_fall_after_a_crash() {
-    for modes in KINDS {
-        breaks(with_rules(|rules| rules.tokens = Tokens::FromOne, World { end: 6, ..crash(modes) }), TOKENS);
-    }
-}
-
-#[test]
 fn tokens_may_fall_if_a_clock_was_set_back_before_the_last_grant() {
     let stepped = World {
         clock_steps: &[-3],
         token_promise: TokenPromise::PastTheLastGrant,
-        ..world(WRITERS, Budget { crashes: 1, clock_steps: 1, ..Budget::default() })
+        ..world(WRITERS, Budget { crashes: 1, clock_steps: 1, ..calm() })
     };
     breaks(stepped, TOKENS);
 }
 
 #[test]
 fn a_tenure_with_a_smaller_token_than_an_earlier_one_may_be_refused() {
-    let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..Budget::default() };
+    let budget = Budget { crashes: 1, saves: 1, reloads: 1, clock_steps: 1, ..calm() };
     let world = World { waits: false, clock_steps: &[-3], end: 6, ..world(PAIRS[0], budget) };
     breaks(world, TENURE_BACK);
 }
@@ -414,7 +322,7 @@ fn a_tenure_with_a_smaller_token_than_an_earlier_one_may_be_refused() {
 
 #[test]
 fn a_guard_that_writes_after_its_check_runs_a_stale_write() {
-    let calm = world(PAIRS[0], Budget { writes: 1, ..Budget::default() });
+    let calm = world(PAIRS[0], Budget { writes: 1, ..calm() });
     let path = breaks(with_rules(|rules| rules.guards = Guards::TwoSteps, calm), GUARDED);
     let writes = path.iter().filter(|action| matches!(action, Action::Write(..))).count();
     assert_eq!(writes, 2, "{path:?}");

@@ -2,7 +2,7 @@
 
 use crate::driver::{Driver, Outcome};
 use crate::faults::{Faults, owner};
-use crate::lock_kind::LockKind;
+use crate::lock_kind::{LEASE, LockKind};
 use lockward_tests::{Client, Random};
 use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,38 +14,16 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The owner that holds the lock while an actor waits.
 const HOLDER: &str = "holder";
 
-/// The behaviour of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behavior {
-    /// The owner acquires a free lock.
-    Acquires,
-    /// The owner first waits for a lock that another owner holds.
-    Waits,
-    /// After the owner's first command the proxy forwards nothing for a while. The owner runs one round.
-    MeetsSilence,
-    /// The owner waits for a lock for a longer time than its client waits for a reply. The owner runs one round.
-    WaitsLong,
-}
-
-impl Behavior {
-    /// Whether each round starts with a wait.
-    pub(crate) const fn waits(self) -> bool {
-        matches!(self, Self::Waits | Self::WaitsLong)
-    }
-
-    const fn is_for_one_round(self) -> bool {
-        matches!(self, Self::MeetsSilence | Self::WaitsLong)
-    }
-}
-
 /// One owner.
 #[derive(Debug)]
 pub(crate) struct Actor<'a> {
     pub(crate) number: usize,
     pub(crate) kind: LockKind,
-    pub(crate) behavior: Behavior,
-    /// A time that is longer than the client's limit for a reply.
-    pub(crate) long: Duration,
+    /// Whether each round starts with a wait for a lock that another owner holds.
+    pub(crate) waits: bool,
+    /// A time that is longer than the client waits for a reply, if the owner runs one round with this time. The owner
+    /// waits for the lock so long. Or, if `waits` is false, the proxy is silent so long after the first command.
+    pub(crate) long: Option<Duration>,
     pub(crate) driver: &'a Driver,
     pub(crate) faults: &'a Faults,
     /// A connection to the server that does not go through the proxy.
@@ -64,7 +42,7 @@ impl Actor<'_> {
                 miscounts.push(format!("{key}: {miscount}"));
                 self.server.call(["DEL", &key]);
             }
-            if self.behavior.is_for_one_round() || self.faults.are_enough(self.kind) {
+            if self.long.is_some() || self.faults.are_enough(self.kind) {
                 break;
             }
         }
@@ -72,25 +50,23 @@ impl Actor<'_> {
     }
 
     fn round(&mut self, key: &str) -> Result<(), String> {
+        let (kind, owner) = (self.kind, owner(self.number));
         let depth = self.random.within(1..5);
         let mut token = None;
         for holds in 1..=depth {
-            let reply = if self.behavior.waits() && holds == 1 {
-                self.wait(key)?
-            } else {
-                self.call(&self.kind.acquire(key, &owner(self.number), holds, false))?
-            };
+            let waits = self.waits && holds == 1;
+            let command = kind.acquire(key, &owner, holds, waits);
+            let reply = if waits { self.wait(key, &command)? } else { self.call(&command)? };
             token = token.or(reply[0].as_i64());
-            self.compare(key, &reply, &self.kind.granted(holds, token), holds)?;
+            self.compare(key, &reply, &json!([token, holds, LEASE]), holds)?;
         }
-        if let Some(renewal) = self.kind.renew(key, &owner(self.number), depth, token) {
-            let reply = self.call(&renewal)?;
-            self.compare(key, &reply, &json!(token), depth)?;
-        }
+        let token = token.expect("the token of a correct reply");
+        let reply = self.call(&kind.renew(key, &owner, depth, token))?;
+        self.compare(key, &reply, &json!(token), depth)?;
         for holds in (0..depth).rev() {
-            let named = token.filter(|_| self.random.once_in(2));
-            let reply = self.call(&self.kind.release(key, &owner(self.number), holds, named))?;
-            self.compare(key, &reply, &self.kind.released(holds), holds)?;
+            let named = Some(token).filter(|_| self.random.once_in(2));
+            let reply = self.call(&kind.release(key, &owner, holds, named))?;
+            self.compare(key, &reply, &json!(holds), holds)?;
         }
         Ok(())
     }
@@ -100,7 +76,7 @@ impl Actor<'_> {
         if reply != expected {
             return Err(format!("the reply is {reply} instead of {expected}"));
         }
-        let counted = self.kind.counted(&mut self.server, key, &owner(self.number))?;
+        let counted = self.counted(key)?;
         if counted == holds {
             Ok(())
         } else {
@@ -108,91 +84,90 @@ impl Actor<'_> {
         }
     }
 
-    /// Issues a command again after each failure, until there is a reply. An error reply is returned as a miscount.
-    fn call(&self, command: &[String]) -> Result<Value, String> {
+    /// The number of holds on the server. An error if another owner holds the lock or waits for the lock.
+    fn counted(&mut self, key: &str) -> Result<i64, String> {
+        let owner = owner(self.number);
+        let Some(info) = self.server.info(key) else { return Ok(0) };
+        match &info.holders[..] {
+            [holder] if holder.owner == owner && info.waiters == 0 => Ok(holder.holds),
+            _ => Err(format!("{owner} is not the only owner at the lock: {info:?}")),
+        }
+    }
+
+    fn call(&mut self, command: &str) -> Result<Value, String> {
+        self.call_and_watch(command, |_| Ok(()))
+    }
+
+    /// Issues a command, and issues it again after each failure, as programs do, until there is a reply. Meanwhile calls
+    /// `watch` again and again. An error reply is returned as a miscount.
+    fn call_and_watch(
+        &mut self,
+        command: &str,
+        mut watch: impl FnMut(&mut Self) -> Result<(), String>,
+    ) -> Result<Value, String> {
         let mut attempt = self.issue(command, false);
+        let mut failure = String::new();
         let begun = Instant::now();
         loop {
-            assert!(begun.elapsed() < LIMIT, "no reply within {LIMIT:?}: {command:?}");
-            if let Some(reply) = self.reply_within(&mut attempt, command, LIMIT)? {
-                return Ok(reply);
+            assert!(begun.elapsed() < LIMIT, "no reply within {LIMIT:?}: {command} {failure}");
+            match attempt.recv_timeout(CHECK_INTERVAL) {
+                Ok(Outcome::Reply(reply)) => return Ok(reply),
+                Ok(Outcome::Refused(error)) => return Err(format!("the reply is -{error}")),
+                Ok(Outcome::Failed(error)) => {
+                    failure = error;
+                    attempt = self.issue(command, true);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => panic!("the driver has ended"),
             }
+            watch(self)?;
         }
     }
 
     /// Acquires a lock that another owner holds and then releases.
-    fn wait(&mut self, key: &str) -> Result<Value, String> {
-        let owner = owner(self.number);
-        self.server.acquire(&format!("{key} {HOLDER} PX 36000000 HOLDS 1"));
+    fn wait(&mut self, key: &str, command: &str) -> Result<Value, String> {
+        self.server.acquire(&format!("{key} {HOLDER} PX {LEASE} HOLDS 1"));
         // The holder releases when the owner has been in the queue for this time. `None`: the holder releases as soon
         // as the owner is in the queue and the proxy has forwarded the owner's last request. Then the proxy may lose
         // the reply with the grant.
-        let after = match self.behavior {
-            Behavior::WaitsLong => Some(self.long),
-            Behavior::Waits | Behavior::Acquires | Behavior::MeetsSilence => {
-                let after = Duration::from_millis(self.random.within(0..100).unsigned_abs());
-                self.random.once_in(2).then_some(after)
-            }
-        };
-        let command = self.kind.acquire(key, &owner, 1, true);
-        let mut attempt = self.issue(&command, false);
-        let begun = Instant::now();
+        let short = Duration::from_millis(self.random.between(0, 100));
+        let after = self.long.or(Some(short).filter(|_| self.random.once_in(2)));
         let mut is_held = true;
         let mut waiting_since = None;
-        loop {
-            assert!(begun.elapsed() < LIMIT, "no reply within {LIMIT:?}: {command:?}");
-            if let Some(reply) = self.reply_within(&mut attempt, &command, CHECK_INTERVAL)? {
-                return if is_held {
-                    Err(format!("the reply is {reply} while another owner held the lock"))
-                } else {
-                    Ok(reply)
-                };
+        let reply = self.call_and_watch(command, |actor| {
+            if !is_held {
+                return Ok(());
             }
-            if is_held {
-                let queue = self.server.queue(key);
-                if queue.len() > 1 {
-                    return Err(format!("the owner waits {} times in the queue", queue.len()));
-                }
-                if queue.len() == 1 {
-                    waiting_since.get_or_insert_with(Instant::now);
-                }
-                let is_due = match after {
-                    Some(after) => waiting_since.is_some_and(|since| since.elapsed() >= after),
-                    None => queue.len() == 1 && self.faults.is_under_way(self.number),
-                };
-                if is_due {
-                    self.server.call(format!("LOCK.RELEASE {key} {HOLDER} HOLDS 0"));
-                    is_held = false;
-                }
+            let waits = actor.server.queue(key).len();
+            if waits > 1 {
+                return Err(format!("the owner waits {waits} times in the queue"));
             }
+            if waits == 1 {
+                waiting_since.get_or_insert_with(Instant::now);
+            }
+            let is_due = match after {
+                Some(after) => waiting_since.is_some_and(|since| since.elapsed() >= after),
+                None => waits == 1 && actor.faults.is_under_way(actor.number),
+            };
+            if is_due {
+                actor.server.call(format!("LOCK.RELEASE {key} {HOLDER} HOLDS 0"));
+                is_held = false;
+            }
+            Ok(())
+        })?;
+        if is_held {
+            Err(format!("the reply is {reply} while another owner held the lock"))
+        } else {
+            Ok(reply)
         }
     }
 
-    fn issue(&self, command: &[String], again: bool) -> Receiver<Outcome> {
+    fn issue(&self, command: &str, again: bool) -> Receiver<Outcome> {
         self.faults.expect(self.number, again);
         // In a client without a pool, four actors that acquire free locks share a connection, as in applications. Each
         // other actor has its own connection.
-        let connection =
-            if self.behavior == Behavior::Acquires { self.number / 4 } else { 1_000 + self.number };
+        let is_alone = self.waits || self.long.is_some();
+        let connection = if is_alone { 1_000 + self.number } else { self.number / 4 };
         self.driver.issue(connection, command)
-    }
-
-    /// The reply, if it comes within `limit`. After a failure, this function issues the command again, as programs do.
-    fn reply_within(
-        &self,
-        attempt: &mut Receiver<Outcome>,
-        command: &[String],
-        limit: Duration,
-    ) -> Result<Option<Value>, String> {
-        match attempt.recv_timeout(limit) {
-            Ok(Outcome::Reply(reply)) => Ok(Some(reply)),
-            Ok(Outcome::Refused(error)) => Err(format!("the reply is -{error}")),
-            Ok(Outcome::Failed(_)) => {
-                *attempt = self.issue(command, true);
-                Ok(None)
-            }
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => panic!("the driver has ended"),
-        }
     }
 }

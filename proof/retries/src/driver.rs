@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// The outcome of a command, as the library reports it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
     /// The server's reply.
     Reply(Value),
@@ -33,26 +34,8 @@ struct Greeting {
 #[derive(Debug, Deserialize)]
 struct Line {
     id: u64,
-    #[serde(default, deserialize_with = "present")]
-    reply: Option<Value>,
-    refused: Option<String>,
-    failed: Option<String>,
-}
-
-/// Reads a null as `Some`, so that a null reply differs from a missing field.
-fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(value).map(Some)
-}
-
-impl Line {
-    fn outcome(self) -> Outcome {
-        match self {
-            Self { refused: Some(error), .. } => Outcome::Refused(error),
-            Self { failed: Some(error), .. } => Outcome::Failed(error),
-            Self { reply: Some(reply), .. } => Outcome::Reply(reply),
-            Self { id, .. } => panic!("order {id} has neither a reply nor an error"),
-        }
-    }
+    #[serde(flatten)]
+    outcome: Outcome,
 }
 
 type Pending = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
@@ -97,10 +80,11 @@ impl Driver {
     }
 
     /// Issues a command. A library without a pool sends the command over this `connection`.
-    pub(crate) fn issue(&self, connection: usize, command: &[String]) -> Receiver<Outcome> {
+    pub(crate) fn issue(&self, connection: usize, command: &str) -> Receiver<Outcome> {
         let id = self.issued.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = channel();
         locked(&self.pending).insert(id, sender);
+        let command: Vec<_> = command.split(' ').collect();
         let order = json!({ "id": id, "connection": connection, "command": command });
         let mut orders = locked(&self.orders);
         orders.write_all(format!("{order}\n").as_bytes()).expect("a driver that listens");
@@ -120,7 +104,7 @@ fn pass_on(mut lines: Lines<BufReader<ChildStdout>>, pending: &Pending) {
     while let Some(line) = read::<Line>(&mut lines) {
         let sender = locked(pending).remove(&line.id);
         // The send fails if the actor has ended.
-        let _ = sender.expect("an order that was given").send(line.outcome());
+        let _ = sender.expect("an order that was given").send(line.outcome);
     }
     locked(pending).clear();
 }

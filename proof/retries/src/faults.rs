@@ -1,6 +1,6 @@
 //! The faults that the proxy injects.
 
-use crate::lock_kind::{LockKind, owner_of};
+use crate::lock_kind::LockKind;
 use lockward_tests::{Fate, Random, Reply, locked};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -91,8 +91,8 @@ impl Faults {
 
     /// The fate of a request.
     pub(crate) fn fate_of(&self, request: &[Reply]) -> Fate {
-        let name = request.first().map(Reply::text).unwrap_or_default();
-        let actor = owner_of(request, &name).and_then(actor_of);
+        let is_ours = request.first().is_some_and(|name| name.text().starts_with("LOCK."));
+        let actor = request.get(2).filter(|_| is_ours).and_then(actor_of);
         actor.map_or(Fate::Carried, |actor| self.fate_for(actor, request.contains(&Reply::bulk("BLOCK"))))
     }
 

@@ -3,7 +3,7 @@
 //! Each [client](clients) sends its commands through a [proxy](lockward_tests::Proxy). The module [`faults`] decides
 //! which requests and replies the proxy loses. Each [`actor`] is an owner that acquires and releases locks. After each
 //! command the actor compares the reply with the hold count, which it reads from the server without the proxy. The
-//! [kinds of lock](lock_kind) are Lockward and two controls, which must miscount.
+//! [kinds of lock](lock_kind) are Lockward with HOLDS, and Lockward without HOLDS, which must miscount.
 
 mod actor;
 mod clients;

@@ -8,12 +8,12 @@ pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
     let server = findings.first().map_or("", |finding| &finding.server);
     let head = format!(
         "{server}, seed {seed}:\n\n| client | commands | faults: {} | repeats by the client | repeats by the program \
-        | miscounts: Lockward with `HOLDS` | miscounts: Lockward without `HOLDS` | miscounts: hash and Lua scripts |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- |",
+        | miscounts with `HOLDS` | miscounts without `HOLDS` |\n\
+         | --- | --- | --- | --- | --- | --- | --- |",
         KINDS.join(", ")
     );
     let rows = findings.iter().map(|Finding { client, version, kinds, .. }| {
-        let [(counts, miscounts), (_, without_holds), (_, hash)] = kinds;
+        let [(counts, miscounts), (_, without_holds)] = kinds;
         let kinds = KINDS.map(|kind| counts.faults.get(kind).copied().unwrap_or_default().to_string());
         let cells = [
             format!("{} {version}", client.name),
@@ -23,7 +23,6 @@ pub(crate) fn of(findings: &[Finding], seed: u64) -> String {
             counts.issued_again.to_string(),
             miscounts.len().to_string(),
             without_holds.len().to_string(),
-            hash.len().to_string(),
         ];
         format!("\n| {} |", cells.join(" | "))
     });

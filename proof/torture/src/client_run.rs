@@ -7,7 +7,6 @@
 use crate::run::Plan;
 use lockward_checker::bounds::Bounds;
 use lockward_checker::checker;
-use lockward_checker::history::History;
 use lockward_tests::{Client, eventually};
 
 impl Plan {
@@ -28,13 +27,9 @@ impl Plan {
                 observer.call("DBSIZE").int() == 0 && observer.call("LOCK.TOP").items().is_empty()
             });
         }
-        self.check_beliefs(&history)
-    }
-
-    fn check_beliefs(&self, history: &History) -> (String, bool) {
         let bounds = Bounds { tolerance: 0, ..Bounds::default() };
-        let mut violations = checker::tenures_never_overlap(history, &bounds);
-        violations.extend(checker::tokens_grow_and_have_one_owner(history, &bounds));
+        let mut violations = checker::tenures_never_overlap(&history, &bounds);
+        violations.extend(checker::tokens_grow_and_have_one_owner(&history, &bounds));
         let (beliefs, faults) = (history.calls().count(), history.faults().count());
         let (world, seed) = (self.world.name(), self.seed);
         let mut report = format!("client in {world}: {beliefs} beliefs, {faults} faults, seed {seed}");
@@ -43,7 +38,7 @@ impl Plan {
             report += "\nTOO FEW BELIEFS";
         }
         for violation in violations.iter().take(3) {
-            report += &format!("\n{}", violation.report(history));
+            report += &format!("\n{}", violation.report(&history));
         }
         (report, is_enough && violations.is_empty())
     }

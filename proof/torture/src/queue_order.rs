@@ -37,8 +37,6 @@ enum Seen {
 /// A wait of an owner.
 #[derive(Debug)]
 struct Waiter<'r> {
-    owner: String,
-    mode: Mode,
     /// The id of the owner's connection.
     id: i64,
     call: PendingCall<'r>,
@@ -76,7 +74,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
             _ if position == cut => kept(Wait::Unlimited, mode),
             _ => Operation::acquire(LEASE, Wait::Unlimited, mode),
         };
-        let Some(waiter) = prober.wait(owner(position), operation, mode) else { break };
+        let Some(waiter) = prober.wait(&owner(position), operation) else { break };
         let seen = prober.see(&waiter);
         waiters.push(waiter);
         match (waiters.last_mut(), seen) {
@@ -87,7 +85,7 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
     }
     let mut places = Vec::new();
     for waiter in waiters {
-        let (ends, is_cut) = (waiter.owner == owner(in_slices), waiter.owner == owner(cut));
+        let (ends, is_cut) = (waiter.owner() == owner(in_slices), waiter.owner() == owner(cut));
         if ends || is_cut {
             places.extend(prober.come_back(waiter, !ends, &mut answered));
         } else {
@@ -104,20 +102,25 @@ pub(crate) fn round(recorder: &Recorder, round: u64, port: u16, random: &mut Ran
     for (caller, owner) in answered {
         caller.call(KEY, &owner, release.clone(), PATIENCE);
     }
-    for Waiter { owner, call, .. } in places {
-        let (caller, call) = call.answer(PATIENCE);
-        if let (Some(caller), Outcome::Granted { .. }) = (caller, call.outcome) {
+    for Waiter { call, .. } in places {
+        let (caller, Call { owner, outcome, .. }) = call.answer(PATIENCE);
+        if let (Some(caller), Outcome::Granted { .. }) = (caller, outcome) {
             caller.call(KEY, &owner, release.clone(), PATIENCE);
         }
     }
 }
 
+impl Waiter<'_> {
+    fn owner(&self) -> &str {
+        &self.call.open_call.call.owner
+    }
+}
+
 impl<'r> Prober<'r> {
-    fn wait(&self, owner: String, operation: Operation, mode: Mode) -> Option<Waiter<'r>> {
+    fn wait(&self, owner: &str, operation: Operation) -> Option<Waiter<'r>> {
         let mut caller = RecordingClient::connect(self.recorder, CLIENT, self.port).ok()?;
-        let id = caller.id().ok()?;
-        let call = caller.ask(KEY, &owner, operation).ok()?;
-        Some(Waiter { owner, mode, id, call })
+        let id = caller.id()?;
+        Some(Waiter { id, call: caller.ask(KEY, owner, operation) })
     }
 
     /// Lets a wait end at its limit, or closes its connection. Then waits again at the same place. If the wait was
@@ -131,17 +134,12 @@ impl<'r> Prober<'r> {
         if cut && self.see(&waiter) != Seen::InQueue {
             return Some(waiter);
         }
-        let Waiter { owner, mode, call, .. } = waiter;
-        if cut {
-            call.close();
-        } else {
-            let (caller, Call { outcome, .. }) = call.answer(PATIENCE);
-            if outcome != Outcome::NotAcquired {
-                answered.extend(caller.map(|caller| (caller, owner)));
-                return None;
-            }
+        let (caller, call) = if cut { (None, waiter.call.close()) } else { waiter.call.answer(PATIENCE) };
+        if !cut && call.outcome != Outcome::NotAcquired {
+            answered.extend(caller.map(|caller| (caller, call.owner)));
+            return None;
         }
-        let mut waiter = self.wait(owner, kept(Wait::Unlimited, mode), mode)?;
+        let mut waiter = self.wait(&call.owner, kept(Wait::Unlimited, call.mode()?))?;
         if self.see(&waiter) == Seen::InQueue {
             waiter.call.open_call.enqueued();
         }
@@ -157,7 +155,7 @@ impl<'r> Prober<'r> {
             if queue.contains(&waiter.id) {
                 return Seen::InQueue;
             }
-            if holders.contains(&waiter.owner) {
+            if holders.iter().any(|holder| holder == waiter.owner()) {
                 return Seen::Holding;
             }
         }
@@ -180,7 +178,7 @@ impl<'r> Prober<'r> {
         let before = now();
         let Some((queue, _)) = self.look() else { return };
         for waiter in waiters.iter_mut().filter(|waiter| queue.contains(&waiter.id)) {
-            waiter.call.open_call.still_waiting(before);
+            waiter.call.open_call.call.still_waiting = Some(before);
         }
     }
 }

@@ -20,21 +20,13 @@ pub(crate) struct RecordingClient<'r> {
     key_ports: HashMap<String, u16>,
 }
 
-/// A call that was sent and has no reply yet.
+/// A call that has no reply yet.
 #[derive(Debug)]
 pub(crate) struct PendingCall<'r> {
-    caller: RecordingClient<'r>,
+    client: RecordingClient<'r>,
     pub(crate) open_call: OpenCall<'r>,
-    request: Request,
-    /// The port of the server to which the call was sent last.
-    port: u16,
-}
-
-#[derive(Debug)]
-struct Request {
-    key: String,
-    owner: String,
-    operation: Operation,
+    /// The port of the server to which the call was sent last; `None` if the call could not be sent.
+    port: Option<u16>,
 }
 
 impl<'r> RecordingClient<'r> {
@@ -45,9 +37,8 @@ impl<'r> RecordingClient<'r> {
     }
 
     /// The id that the server has given to the client's connection.
-    pub(crate) fn id(&mut self) -> io::Result<i64> {
-        let reply = self.connection(self.port)?.try_call("CLIENT ID");
-        reply.map(|reply| reply.int()).map_err(|_| io::ErrorKind::ConnectionAborted.into())
+    pub(crate) fn id(&mut self) -> Option<i64> {
+        Some(self.connection(self.port)?.try_call("CLIENT ID").ok()?.int())
     }
 
     /// The port of the client's first server.
@@ -60,8 +51,7 @@ impl<'r> RecordingClient<'r> {
         self.key_ports.get(key).copied().unwrap_or(self.port)
     }
 
-    /// Makes a call and waits at most `patience` for the reply. Without a reply, closes the connection and records
-    /// that the outcome is unknown.
+    /// Makes a call and waits at most `patience` for the reply, as [`PendingCall::answer`] does.
     pub(crate) fn call(
         self,
         key: &str,
@@ -69,66 +59,55 @@ impl<'r> RecordingClient<'r> {
         operation: Operation,
         patience: Duration,
     ) -> (Option<Self>, Call) {
-        match self.ask(key, owner, operation) {
-            Ok(asked) => asked.answer(patience),
-            Err(call) => (None, *call),
-        }
+        self.ask(key, owner, operation).answer(patience)
     }
 
-    pub(crate) fn ask(
-        mut self,
-        key: &str,
-        owner: &str,
-        operation: Operation,
-    ) -> Result<PendingCall<'r>, Box<Call>> {
+    /// Sends a call.
+    pub(crate) fn ask(self, key: &str, owner: &str, operation: Operation) -> PendingCall<'r> {
         let port = self.port_of(key);
-        let request = Request { key: key.to_owned(), owner: owner.to_owned(), operation: operation.clone() };
         let open_call = self.recorder.start(self.number, port.into(), key, owner, operation);
-        match self.send(port, &request) {
-            Ok(()) => Ok(PendingCall { caller: self, open_call, request, port }),
-            Err(_) => Err(Box::new(open_call.answered(Outcome::Unknown))),
-        }
+        let mut call = PendingCall { client: self, open_call, port: None };
+        call.port = call.send_to(port);
+        call
     }
 
-    fn send(&mut self, port: u16, request: &Request) -> io::Result<()> {
-        let command = request.operation.command(&request.key, &request.owner);
-        self.connection(port)?.try_send(command)
-    }
-
-    fn connection(&mut self, port: u16) -> io::Result<&mut Client> {
-        Ok(match self.connections.entry(port) {
-            Entry::Occupied(wire) => wire.into_mut(),
-            Entry::Vacant(none) => none.insert(Client::connect(port)?),
+    fn connection(&mut self, port: u16) -> Option<&mut Client> {
+        Some(match self.connections.entry(port) {
+            Entry::Occupied(connection) => connection.into_mut(),
+            Entry::Vacant(none) => none.insert(Client::connect(port).ok()?),
         })
-    }
-
-    /// Sends the request to the node that a redirection names. Returns the node's port, or `None` if the request could
-    /// not be sent.
-    fn redirect(&mut self, redirection: Redirection, request: &Request) -> Option<u16> {
-        let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
-        let wire = self.connection(port).ok()?;
-        match redirection {
-            Redirection::Moved(_) => {
-                self.key_ports.insert(request.key.clone(), port);
-            }
-            Redirection::Ask(_) => {
-                wire.try_call("ASKING").ok()?;
-            }
-        }
-        self.send(port, request).ok()?;
-        Some(port)
     }
 }
 
 impl<'r> PendingCall<'r> {
-    /// Closes the connection without reading the reply.
-    pub(crate) fn close(self) -> Call {
-        let Self { caller, open_call, .. } = self;
-        drop(caller);
-        open_call.answered(Outcome::Unknown)
+    /// Sends the call to the server on `port`. Returns `None` if this is not possible.
+    fn send_to(&mut self, port: u16) -> Option<u16> {
+        let Call { key, owner, operation, .. } = &self.open_call.call;
+        let command = operation.command(key, owner);
+        self.client.connection(port)?.try_send(command).ok()?;
+        Some(port)
     }
 
-    /// Waits for the reply, as [`RecordingClient::call`] does.
+    /// Sends the call to the node that a redirection names. This node has its own queue.
+    fn redirect(&mut self, redirection: Redirection) -> Option<u16> {
+        let (Redirection::Moved(port) | Redirection::Ask(port)) = redirection;
+        let call = &mut self.open_call.call;
+        (call.enqueued, call.still_waiting) = (None, None);
+        match redirection {
+            Redirection::Moved(_) => drop(self.client.key_ports.insert(call.key.clone(), port)),
+            Redirection::Ask(_) => drop(self.client.connection(port)?.try_call("ASKING").ok()?),
+        }
+        self.send_to(port)
+    }
+
+    /// Closes the connection without reading the reply.
+    pub(crate) fn close(self) -> Call {
+        drop(self.client);
+        self.open_call.answered(Outcome::Unknown)
+    }
+
+    /// Waits at most `patience` for the reply. Without a reply, closes the connection and records that the outcome is
+    /// unknown.
     pub(crate) fn answer(self, patience: Duration) -> (Option<RecordingClient<'r>>, Call) {
         self.answer_while(patience, || true)
     }
@@ -141,34 +120,21 @@ impl<'r> PendingCall<'r> {
     ) -> (Option<RecordingClient<'r>>, Call) {
         const SLICE: Duration = Duration::from_millis(50);
         let end = Instant::now() + patience;
-        let answer = loop {
+        while let Some(connection) = self.port.and_then(|port| self.client.connection(port)) {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(wire) = self.caller.connection(self.port) else { break Err(Silence::Closed) };
-            match wire.reply_within(left.min(SLICE)) {
+            match connection.reply_within(left.min(SLICE)) {
                 Err(Silence::StillOpen) if left > SLICE && goes_on() => {}
-                Err(silence) => break Err(silence),
+                Err(Silence::StillOpen | Silence::Closed) => break,
                 Ok(reply) => match reply.redirection() {
-                    None => break Ok(reply),
-                    Some(redirection) => match self.caller.redirect(redirection, &self.request) {
-                        Some(port) => {
-                            self.port = port;
-                            self.open_call.redirected();
-                        }
-                        // The client could not send the request to the other node, so the redirection is the outcome.
-                        None => {
-                            return (None, self.open_call.answered(outcome(&self.request.operation, &reply)));
-                        }
-                    },
+                    Some(redirection) => self.port = self.redirect(redirection),
+                    None => {
+                        let outcome = outcome(&self.open_call.call.operation, &reply);
+                        return (Some(self.client), self.open_call.answered(outcome));
+                    }
                 },
             }
-        };
-        match answer {
-            Ok(reply) => {
-                let outcome = outcome(&self.request.operation, &reply);
-                (Some(self.caller), self.open_call.answered(outcome))
-            }
-            Err(Silence::StillOpen | Silence::Closed) => (None, self.close()),
         }
+        (None, self.close())
     }
 }
 
@@ -188,15 +154,7 @@ fn outcome(operation: &Operation, reply: &Reply) -> Outcome {
         (Operation::Release { .. }, Reply::Int(_)) => Outcome::Left { holds: holds(reply) },
         (Operation::Renew { .. }, Reply::Int(_)) => Outcome::Renewed { token: number(reply) },
         (Operation::Write { .. }, Reply::Int(1..)) => Outcome::Written,
-        (
-            Operation::Acquire { .. }
-            | Operation::Release { .. }
-            | Operation::Renew { .. }
-            | Operation::Write { .. },
-            _,
-        ) => {
-            panic!("{operation:?} has the reply {reply:?}")
-        }
+        _ => panic!("{operation:?} has the reply {reply:?}"),
     }
 }
 

@@ -5,7 +5,7 @@
 //! guard reports the loss of its lock, and every call ends.
 
 use crate::worker_process::WorkerArgs;
-use lockward_checker::history::{Nanos, Operation, Outcome, Wait};
+use lockward_checker::history::{Call, Line, Operation, Outcome, Wait};
 use lockward_checker::recorder::{Recorder, now};
 use lockward_client::{Client, Error, Guard, Lock, Loss, Settings};
 use lockward_tests::{Fate, Proxy, Random};
@@ -22,6 +22,9 @@ const BOUND: Duration = Duration::from_secs(60);
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// The longest lease in milliseconds. No quarantine is shorter than this lease.
 const LEASE: u64 = 800;
+/// Errors of a server that cannot serve now. The client returns such an error when its time limit is over.
+const UNAVAILABLE: [&str; 8] =
+    ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOREPLICAS", "READONLY", "UNBLOCKED", "MOVED", "ASK"];
 /// How often a task checks whether it holds its lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -93,13 +96,6 @@ struct Task {
     recorder: Arc<Recorder>,
 }
 
-/// The first and the last time at which the guard said that its lock is held.
-#[derive(Clone, Copy)]
-struct Belief {
-    from: Nanos,
-    to: Nanos,
-}
-
 impl Task {
     async fn run(mut self, over: Arc<AtomicBool>) {
         while !over.load(Ordering::Relaxed) {
@@ -132,22 +128,7 @@ impl Task {
         match acquired {
             Ok(guard) => Some((key, guard)),
             Err(Error::Busy { .. } | Error::Unreachable { .. } | Error::Lost { .. }) => None,
-            // Errors of a server that cannot serve now. The client returns such an error when its time limit is over.
-            Err(Error::Refused { code, .. })
-                if [
-                    "CLUSTERDOWN",
-                    "TRYAGAIN",
-                    "LOADING",
-                    "NOREPLICAS",
-                    "READONLY",
-                    "UNBLOCKED",
-                    "MOVED",
-                    "ASK",
-                ]
-                .contains(&&*code) =>
-            {
-                None
-            }
+            Err(Error::Refused { code, .. }) if UNAVAILABLE.contains(&&*code) => None,
             Err(error) => panic!("{key}: {error}"),
         }
     }
@@ -162,20 +143,29 @@ impl Task {
         let lost = tokio::spawn(guard.lost());
         let until =
             Instant::now() + if self.random.percent(3) { self.ms(0, 3 * LEASE) } else { self.ms(0, 40) };
-        let mut belief = None;
-        while Instant::now() < until && observe(&guard, &mut belief) {
+        // The first time after the guard has said that its lock is held, and the last time before.
+        let (mut first, mut last) = (None, 0);
+        let is_held = loop {
+            let before = now();
+            if !guard.is_held() {
+                break false;
+            }
+            first.get_or_insert_with(now);
+            last = before;
+            if Instant::now() >= until {
+                break true;
+            }
             if self.random.percent(2) {
                 drop(Self::bounded(guard.renew()).await);
             }
             sleep(CHECK_INTERVAL).await;
-        }
-        let is_held = observe(&guard, &mut belief);
-        if let Some(Belief { from, to }) = belief {
-            let (owner, lease) =
-                (String::from_utf8_lossy(guard.owner()).into_owned(), to.saturating_sub(from) + 1);
-            let kind = Operation::exclusive(lease, Wait::No);
-            let mut call = self.recorder.start(self.number, 0, key, &owner, kind);
-            call.at(from, Outcome::Granted { token: guard.token(), holds: 1 });
+        };
+        if let Some(from) = first {
+            let owner = String::from_utf8_lossy(guard.owner());
+            let operation = Operation::exclusive(last.saturating_sub(from) + 1, Wait::No);
+            let sent = Call::sent(self.number, 0, key, &owner, operation, from.saturating_sub(1));
+            let outcome = Outcome::Granted { token: guard.token(), holds: 1 };
+            self.recorder.record(&Line::Call(Call { end: Some(from), outcome, ..sent }));
         }
         if !is_held {
             let loss = timeout(LOSS_REPORT_LIMIT, lost).await.expect("a loss is reported").expect("no panic");
@@ -195,15 +185,4 @@ impl Task {
         }
         timeout(BOUND, lost).await.expect("the end is reported").expect("no panic");
     }
-}
-
-/// Asks the guard whether its lock is held. If so, extends the belief to the time just before the question.
-fn observe(guard: &Guard, belief: &mut Option<Belief>) -> bool {
-    let before = now();
-    let is_held = guard.is_held();
-    if is_held {
-        let from = belief.map_or_else(now, |belief| belief.from);
-        *belief = Some(Belief { from, to: before.max(from) });
-    }
-    is_held
 }

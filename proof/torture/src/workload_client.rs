@@ -82,13 +82,10 @@ impl<'r> WorkloadClient<'r> {
     fn call(&mut self, caller: RecordingClient<'r>, operation: Operation) {
         let patience = self.patience(&operation);
         let (port, stays) = (caller.port(), self.ignores_moves());
-        let (caller, call) = match caller.ask(&self.client.key, &self.client.owner, operation) {
-            Ok(asked) => {
-                asked.answer_while(patience, || stays || self.primary.load(Ordering::Relaxed) == port)
-            }
-            Err(call) => (None, *call),
-        };
-        self.caller = caller;
+        let asked = caller.ask(&self.client.key, &self.client.owner, operation);
+        let call;
+        (self.caller, call) =
+            asked.answer_while(patience, || stays || self.primary.load(Ordering::Relaxed) == port);
         self.client.handle_outcome(&call, &mut self.random);
         if let Outcome::Error(word) = &call.outcome
             && !matches!(word.as_str(), "NOTHELD" | "HOLDS" | "LIMIT" | "SUPERSEDED" | "TRYAGAIN" | "FENCED")
@@ -105,10 +102,7 @@ impl<'r> WorkloadClient<'r> {
         let wait = match *operation {
             Operation::Acquire { wait: Wait::Limit(limit), .. } => Duration::from_nanos(limit),
             Operation::Acquire { wait: Wait::Unlimited, .. } => PATIENCE,
-            Operation::Acquire { wait: Wait::No, .. }
-            | Operation::Release { .. }
-            | Operation::Renew { .. }
-            | Operation::Write { .. } => Duration::ZERO,
+            _ => Duration::ZERO,
         };
         if !wait.is_zero() && self.random.percent(5) {
             return Duration::from_micros(self.random.between(200, 20_000));

@@ -2,18 +2,16 @@
 
 use super::index::{IndexedCall, calls_by_owner};
 use crate::bounds::Bounds;
-use crate::history::{Call, History, HoldsReleased, Nanos, Operation, Outcome, Token};
+use crate::history::{Call, History, HoldsReleased, Operation, Outcome, Token};
 use crate::violation::{Check, Violation};
 
 /// Claim: each count in a reply follows from the earlier counts. An acquisition adds one hold, and a release removes
 /// one hold or all holds. A request with HOLDS changes the count by one to the named count, or finds that the owner
 /// already has the named count.
 ///
-/// Only calls that certainly ran one after another give an exact count. For other calls the check computes a range of
-/// possible counts, and allows all counts in the range. Each concurrent call of the owner widens the range by the holds
-/// that the call may have added or removed. A call without a reply widens the range from its start on, because the
-/// server may run the call at any later time. A renewal with TOKEN may restore a forgotten tenure with the holds that
-/// the renewal names.
+/// A call without a reply may act at any time after its start. So such a call widens the range of possible counts by the
+/// holds that it may have added or removed, from its start on. The check allows all counts in this range. A renewal
+/// with TOKEN may restore a forgotten tenure with the holds that the renewal names.
 pub fn hold_counts_add_up(history: &History, _: &Bounds) -> Vec<Violation> {
     let mut violations = Vec::new();
     for calls in calls_by_owner(history).values() {
@@ -61,38 +59,23 @@ impl UnorderedEffects {
 
 fn counts_of_owner(history: &History, calls: &[IndexedCall<'_>]) -> Vec<Violation> {
     let mut open = calls.iter().filter(|(_, call)| call.is_open()).peekable();
-    let acted: Vec<_> = calls.iter().copied().filter(|(_, call)| counts(call)).collect();
-
     let mut violations = Vec::new();
     let mut unordered = UnorderedEffects::default();
     let mut now = Possible { token: None, least: 0, most: 0, by: None };
-    let mut rest = acted.as_slice();
-    while let Some((_, call)) = rest.first() {
-        let together = concurrent_calls(rest);
-        let (these, after) = rest.split_at(together);
-        rest = after;
-        let end: Nanos = these.iter().map(|(_, call)| call.answered()).max().unwrap_or(call.start);
-        while let Some((_, earlier)) = open.next_if(|(_, other)| other.start <= end) {
+    for &(line, call) in calls.iter().filter(|(_, call)| counts(call)) {
+        while let Some((_, earlier)) = open.next_if(|(_, other)| other.start <= call.answered()) {
             unordered.add(earlier);
         }
         let mut around = unordered;
-        if these.len() > 1 || matches!(call.operation, Operation::Renew { .. }) {
-            for (_, call) in these {
-                around.add(call);
-            }
+        if matches!(call.operation, Operation::Renew { .. }) {
+            around.add(call);
         }
-        for &(line, call) in these {
-            if let Some(error) = count_error(call, now, around) {
-                let lines = now.by.into_iter().chain([line]);
-                let what = format!("the reply to {} for {} is wrong: {error}", call.owner, call.key);
-                violations.push(Violation::new(Check::Counts, history, lines, what));
-            }
+        if let Some(error) = count_error(call, now, around) {
+            let lines = now.by.into_iter().chain([line]);
+            let what = format!("the reply to {} for {} is wrong: {error}", call.owner, call.key);
+            violations.push(Violation::new(Check::Counts, history, lines, what));
         }
-        now = if let [(line, call)] = these {
-            after_one(*line, call, now, around)
-        } else {
-            after_many(these, now, around)
-        };
+        now = possible_after(line, call, now, around);
     }
     violations
 }
@@ -107,20 +90,6 @@ fn counts(call: &Call) -> bool {
         Outcome::Renewed { .. } => matches!(call.operation, Operation::Renew { token: Some(_), .. }),
         Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => false,
     }
-}
-
-/// The number of calls that are concurrent with the first call, directly or through other calls. The calls are sorted
-/// by start.
-fn concurrent_calls(calls: &[IndexedCall<'_>]) -> usize {
-    let mut end = 0;
-    calls
-        .iter()
-        .take_while(|(_, call)| {
-            let joins = end == 0 || call.start <= end;
-            end = end.max(call.answered());
-            joins
-        })
-        .count()
 }
 
 /// Why the count in the reply is impossible; `None` if the count is possible.
@@ -165,7 +134,7 @@ fn bounds_before(call: &Call, now: Possible, unordered: UnorderedEffects) -> (u3
     (least, now.most.max(most).max(unordered.named).saturating_add(unordered.added))
 }
 
-fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffects) -> Possible {
+fn possible_after(line: usize, call: &Call, now: Possible, unordered: UnorderedEffects) -> Possible {
     match call.outcome {
         Outcome::Granted { token, holds } => {
             Possible { token: Some(token), least: holds, most: holds, by: Some(line) }
@@ -177,12 +146,4 @@ fn after_one(line: usize, call: &Call, now: Possible, unordered: UnorderedEffect
         }
         Outcome::NotAcquired | Outcome::Written | Outcome::Error(_) | Outcome::Unknown => now,
     }
-}
-
-/// The possible counts after concurrent calls. Any of these calls may have been the last.
-fn after_many(these: &[IndexedCall<'_>], now: Possible, unordered: UnorderedEffects) -> Possible {
-    let token = these.iter().filter_map(|(_, call)| call.granted()).map(|(token, _)| token).max();
-    let restored = unordered.restored.map_or(0, |(_, most)| most);
-    let most = now.most.max(restored).max(unordered.named).saturating_add(unordered.added);
-    Possible { token: token.or(now.token), least: 0, most, by: these.last().map(|&(line, _)| line) }
 }

@@ -25,10 +25,13 @@ pub fn the_guard_is_right(history: &History, bounds: &Bounds) -> Vec<Violation> 
 }
 
 /// The claim of [`the_guard_is_right`], for servers that may forget grants, renewals and releases. The claim covers a
-/// write only if no fault hit the servers between the first grant of the tenure and the reply to the write.
+/// write only if no fault hit the servers, and no operation on them happened, between the first grant of the tenure and
+/// the reply to the write.
 pub fn the_guard_is_right_between_faults(history: &History, bounds: &Bounds) -> Vec<Violation> {
     let faults = FaultSpans::of(history, bounds);
-    wrong_decisions(history, bounds, |tenure, write| faults.on_servers(tenure.earliest, write.answered()))
+    wrong_decisions(history, bounds, |tenure, write| {
+        faults.disturbed_servers(tenure.first.start, write.answered())
+    })
 }
 
 /// Claim: no token in the guarded data beside a lock is smaller than the token before it. The claim holds on every
@@ -113,7 +116,7 @@ fn wrongly_run(
 
 /// The reason why the server should have run a write, and the line that shows the reason.
 fn wrongly_fenced(tenure: &Tenure<'_>, write: &Call) -> Option<(String, Option<usize>)> {
-    let held = tenure.held.filter(|held| held.from <= write.start && write.answered() <= held.to)?;
+    let held = tenure.held_during(write)?;
     let what = format!(
         "a write of {} to the data of {} with token {} was fenced, but the lock was held for at least {} more",
         write.owner,

@@ -22,31 +22,21 @@ pub(super) struct FaultSpans {
     delays: BTreeMap<Option<u32>, Spans>,
     /// The spans of the faults to the servers, and of operations on the servers such as the move of a slot.
     servers: Spans,
-    /// The spans of the faults to the servers, without operations.
-    failures: Spans,
 }
 
 impl FaultSpans {
     pub(super) fn of(history: &History, bounds: &Bounds) -> Self {
         let delay = |fault: &Fault| (fault.client, (fault.start, fault.end.saturating_add(bounds.settle)));
-        let spans_of = |fits: fn(&&Fault) -> bool| {
-            history.faults().filter(fits).map(|fault| (fault.start, fault.end)).collect()
-        };
+        let of_servers = history.faults().filter(|fault| fault.client.is_none_or(|client| client == NOBODY));
         Self {
             delays: grouped(history.faults().map(delay)),
-            servers: spans_of(|fault| fault.client.is_none() || fault.client == Some(NOBODY)),
-            failures: spans_of(|fault| fault.client.is_none()),
+            servers: of_servers.map(|fault| (fault.start, fault.end)).collect(),
         }
     }
 
     /// Whether a fault to the servers, or an operation on them, happened in this span.
     pub(super) fn disturbed_servers(&self, from: Nanos, to: Nanos) -> bool {
         self.servers.overlap(from, to)
-    }
-
-    /// Whether a fault to the servers happened in this span.
-    pub(super) fn on_servers(&self, from: Nanos, to: Nanos) -> bool {
-        self.failures.overlap(from, to)
     }
 
     /// Whether a fault to the servers or to this client may delay replies in this span.

@@ -17,7 +17,7 @@ pub fn a_holder_can_renew(history: &History, bounds: &Bounds) -> Vec<Violation> 
     let refused = history.calls().filter_map(|(line, call)| {
         let Operation::Renew { token: Some(token), .. } = call.operation else { return None };
         let tenure = by_token.get(&(call.key.as_str(), token))?;
-        let held = tenure.held.filter(|held| held.from <= call.start && call.answered() <= held.to)?;
+        let held = tenure.held_during(call)?;
         (call.outcome == Outcome::Error("NOTHELD".to_owned())).then(|| {
             let what = format!("{} held {} with token {token}, but could not renew", call.owner, call.key);
             Violation::new(Check::Renewals, history, [tenure.line, held.by, line], what)

@@ -1,9 +1,9 @@
 //! Tokens grow, and each token has one owner.
 
-use super::index::{IndexedCall, calls_by_owner};
+use super::index::IndexedCall;
 use crate::bounds::Bounds;
-use crate::history::{Call, History, Nanos, Operation, Outcome, Token};
-use crate::spans::{MinFrom, grouped};
+use crate::history::{Call, History, Nanos, Outcome, Token};
+use crate::spans::grouped;
 use crate::tenure::{Tenure, tenures};
 use crate::violation::{Check, Violation};
 use std::collections::{BTreeMap, HashMap};
@@ -33,9 +33,7 @@ pub fn tokens_grow_and_have_one_owner(history: &History, bounds: &Bounds) -> Vec
     for of_key in all.chunk_by(|one, other| one.key == other.key) {
         growing(history, answered.remove(of_key[0].key).unwrap_or_default(), of_key, &mut violations);
     }
-    for calls in calls_by_owner(history).values() {
-        never_granted_again(history, calls, &mut violations);
-    }
+    never_granted_again(history, &all, &mut violations);
     equal_on_re_entry(history, &all, &mut violations);
     violations
 }
@@ -87,25 +85,12 @@ fn growing(
     }
 }
 
-fn never_granted_again(history: &History, calls: &[IndexedCall<'_>], violations: &mut Vec<Violation>) {
-    let over: MinFrom<(Nanos, usize)> = calls
-        .iter()
-        .filter(|(_, call)| matches!(call.operation, Operation::Release { .. }))
-        .filter(|(_, call)| call.outcome == Outcome::Left { holds: 0 })
-        .map(|(line, call)| (call.start, (call.answered(), *line)))
-        .collect();
-    let grants = calls.iter().filter_map(|&(line, call)| Some((call.granted()?.0, (line, call))));
-    let grants: BTreeMap<Token, Vec<IndexedCall<'_>>> = grouped(grants);
-    for (token, grants) in grants {
-        let first = grants.iter().min_by_key(|(_, call)| call.answered());
-        let last = grants.iter().max_by_key(|(_, call)| call.start);
-        let (Some((first, begun)), Some((last, again))) = (first, last) else { continue };
-        if let Some((end, release)) = over.get(begun.answered().saturating_add(1))
-            && end < again.start
-        {
-            let what =
-                format!("token {token} of {} was given again after its tenure was released", begun.key);
-            violations.push(Violation::new(Check::Tokens, history, [*first, release, *last], what));
+fn never_granted_again(history: &History, tenures: &[Tenure<'_>], violations: &mut Vec<Violation>) {
+    for Tenure { key, token, line, released, last, .. } in tenures {
+        let (last_line, again) = last;
+        if let Some(released) = released.filter(|released| released.end < again.start) {
+            let what = format!("token {token} of {key} was given again after its tenure was released");
+            violations.push(Violation::new(Check::Tokens, history, [*line, released.line, *last_line], what));
         }
     }
 }

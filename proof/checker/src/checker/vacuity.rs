@@ -94,18 +94,11 @@ fn held_beside_another(of_key: &[Tenure<'_>]) -> usize {
 
 /// The number of granted waits whose owner had a kept place from an earlier wait that ended without a grant.
 fn grants_after_a_slice(history: &History) -> usize {
-    let pairs = calls_by_owner(history).into_values().map(|calls| {
-        let comes_back = |pair: &&[IndexedCall<'_>]| match pair {
-            [(_, before), (_, next)] => {
-                let kept =
-                    before.kept().filter(|_| before.outcome == Outcome::NotAcquired || before.is_open());
-                next.waits()
-                    && next.granted().is_some()
-                    && kept.is_some_and(|(keep, _)| next.answered() < before.start + keep)
-            }
-            _ => false,
-        };
-        calls.windows(2).filter(comes_back).count()
-    });
-    pairs.sum()
+    let comes_back = |pair: &&[IndexedCall<'_>]| {
+        let [(_, before), (_, next)] = pair else { return false };
+        let ended = before.outcome == Outcome::NotAcquired || before.is_open();
+        let kept = before.kept().filter(|_| ended && next.waits() && next.granted().is_some());
+        kept.is_some_and(|(keep, _)| next.answered() < before.start + keep)
+    };
+    calls_by_owner(history).values().map(|calls| calls.windows(2).filter(comes_back).count()).sum()
 }

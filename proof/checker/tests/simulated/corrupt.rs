@@ -77,7 +77,8 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
         }
         Corruption::TokenRepeated => {
             let places = pairs(&tenures, |one, other| {
-                one.owner == other.owner && one.released.is_some_and(|released| released.end < other.earliest)
+                one.owner == other.owner
+                    && one.released.is_some_and(|released| released.end < other.first.start)
             });
             let (one, other) = random.pick(&places)?;
             replace_token(&mut broken, other, one.token);
@@ -129,8 +130,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
                 let Operation::Renew { token: Some(token), .. } = call.operation else { return false };
                 let tenures = self::tenures(broken, &bounds());
                 let tenure = tenures.iter().find(|tenure| tenure.key == call.key && tenure.token == token);
-                let held = tenure.and_then(|tenure| tenure.held);
-                held.is_some_and(|held| held.from <= call.start && call.end <= Some(held.to))
+                tenure.is_some_and(|tenure| tenure.held_during(call).is_some())
             };
             let renewals =
                 history.calls().filter(|(_, call)| matches!(call.outcome, Outcome::Renewed { .. }));
@@ -147,10 +147,7 @@ pub(crate) fn corrupt(history: &History, how: Corruption, random: &mut Random) -
         }
         Corruption::HolderFenced => {
             let places = guarded_writes(history, &tenures, |tenure, write| {
-                let held = tenure.held.is_some_and(|held| {
-                    held.from <= write.start && write.end.is_some_and(|end| end <= held.to)
-                });
-                held && write.outcome == Outcome::Written
+                tenure.held_during(write).is_some() && write.outcome == Outcome::Written
             });
             call_at(&mut broken, *random.pick(&places)?)?.outcome = Outcome::Error("FENCED".to_owned());
         }
@@ -175,11 +172,8 @@ fn swap_in_queue(
     random: &mut Random,
 ) -> Option<()> {
     let places = pairs(tenures, |one, other| {
-        let waited = |tenure: &Tenure<'_>| {
-            tenure.first.enqueued.is_some()
-                && tenure.earliest == tenure.first.start
-                && all_answered(history, tenure.first)
-        };
+        let waited =
+            |tenure: &Tenure<'_>| tenure.first.enqueued.is_some() && all_answered(history, tenure.first);
         let behind = other.first.start;
         waited(one)
             && waited(other)
@@ -229,7 +223,8 @@ fn forget_place(
             let (seen, end) = (before.enqueued?, before.start + before.wait_limit()?);
             let back = next.enqueued?;
             let (token, _) = next.granted()?;
-            let is_new = tenures.iter().any(|tenure| tenure.token == token && tenure.earliest == next.start);
+            let is_new =
+                tenures.iter().any(|tenure| tenure.token == token && tenure.first.start == next.start);
             let named = matches!(next.operation, Operation::Acquire { holds: Some(_), .. });
             let absent = back.saturating_sub(end) + 3 * MS;
             let kept = named && absent < before.kept()?.0.min(100 * MS) && next.start > before.end?;

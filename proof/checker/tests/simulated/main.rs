@@ -1,6 +1,9 @@
 //! Tests of the checker with a thousand correct and a thousand corrupted histories, from a simulated server.
 
 mod corrupt;
+#[path = "../../../../core/tests/model/reference.rs"]
+#[allow(dead_code, unreachable_pub, reason = "this test uses only a part of the reference")]
+mod reference;
 mod server;
 mod world;
 
@@ -15,6 +18,8 @@ use std::path::Path;
 use world::World;
 
 const MS: Nanos = 1_000_000;
+/// The number of locks.
+const KEYS: usize = 2;
 
 /// A history of a correct server, with clients and faults. The same seed gives the same history.
 fn correct_history(seed: u64) -> History {

@@ -1,294 +1,178 @@
-//! A simulated server that keeps all promises of Lockward.
+//! A simulated server that keeps all promises of Lockward: the reference with which core is tested.
 //!
-//! This server does not use the module's core, because it would then have the same faults as the module.
+//! The reference uses no code of core, so it does not have the same faults as the module.
 
-use crate::MS;
+use crate::reference::{Answer, Left, NamedMode, Reference, Wait};
+use crate::{KEYS, MS};
 use lockward_checker::history::{Call, HoldsReleased, Mode, Nanos, Operation, Outcome, Token};
-use lockward_tests::Random;
-use std::collections::BTreeMap;
 
 /// The number of a call, and its outcome.
 pub(crate) type Reply = (usize, Outcome);
 
-/// How long after its wait limit a place still holds back the places behind it.
-const HOLDS_BACK: Nanos = 100 * MS;
+/// The names of the locks. In the reference, a lock is a number.
+pub(crate) const LOCKS: [&str; KEYS] = ["orders", "stock"];
 
-#[derive(Debug, Default)]
-struct Lock {
-    holders: Vec<Holder>,
-    queue: Vec<Place>,
-    /// The tokens in the plain and in the guarded data.
-    data: [Vec<Token>; 2],
-}
-
-#[derive(Debug)]
-struct Holder {
-    owner: String,
-    token: Token,
-    holds: u32,
-    deadline: Nanos,
-    mode: Mode,
-}
-
-/// A place in the queue.
-#[derive(Debug)]
-struct Place {
-    call: usize,
-    owner: String,
-    lease: Nanos,
-    holds: Option<u32>,
-    mode: Mode,
-    keep: Option<Nanos>,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Waits,
-    /// The first time ends the span in which the place holds back the places behind it. The second time ends the place.
-    HoldsBack(Nanos, Nanos),
-    /// The server keeps the place until this time, but the place does not hold back the places behind it.
-    PassedOver(Nanos),
-}
+/// Tokens differ by at least this number, so that a corruption can use a number between two tokens.
+const TOKEN_STEP: Token = 2;
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    locks: BTreeMap<String, Lock>,
-    token: Token,
-    random: Random,
-}
-
-impl Lock {
-    fn admits(&self, mode: Mode) -> bool {
-        let modes = || self.holders.iter().map(|holder| holder.mode).chain([mode]);
-        let weight: u64 = modes().map(|mode| u64::from(mode.weight)).sum();
-        modes().all(|mode| weight <= mode.limit())
-    }
-
-    /// Removes the holders and kept places whose time is over.
-    fn expire(&mut self, now: Nanos) {
-        self.holders.retain(|holder| holder.deadline > now);
-        for place in &mut self.queue {
-            if let State::HoldsBack(until, end) = place.state
-                && until <= now
-            {
-                place.state = State::PassedOver(end);
-            }
-        }
-        self.queue.retain(|place| !matches!(place.state, State::PassedOver(end) if end <= now));
-    }
-
-    /// The outcome if the owner already holds the lock: one more hold, the same holds after a repeated HOLDS, or an
-    /// error. `None` if the owner does not hold the lock.
-    fn re_enter(&mut self, now: Nanos, request: &Place) -> Option<Outcome> {
-        let holder = self.holders.iter_mut().find(|holder| holder.owner == request.owner)?;
-        if !re_enters(request.mode, holder.mode) {
-            return Some(Outcome::Error("LIMIT".to_owned()));
-        }
-        let leads_to = request.holds.unwrap_or(holder.holds + 1);
-        if leads_to != holder.holds && leads_to != holder.holds + 1 {
-            return Some(Outcome::Error("HOLDS".to_owned()));
-        }
-        holder.holds = leads_to;
-        holder.deadline = holder.deadline.max(now + request.lease);
-        Some(Outcome::Granted { token: holder.token, holds: leads_to })
-    }
-
-    /// Removes the places of an owner that name more than `more_than` holds. An owner that waits at such a place gets
-    /// an error.
-    fn remove_places(&mut self, owner: &str, more_than: u32, replies: &mut Vec<Reply>) {
-        self.queue.retain(|place| {
-            let is_meant = place.owner == owner && place.holds.is_some_and(|named| named > more_than);
-            if is_meant && place.state == State::Waits {
-                replies.push((place.call, Outcome::Error("SUPERSEDED".to_owned())));
-            }
-            !is_meant
-        });
-    }
+    reference: Reference,
+    /// The names of the owners. In the reference, an owner is a number.
+    owners: Vec<String>,
+    /// For each lock, the tokens in the plain and in the guarded data.
+    data: [[Vec<Token>; 2]; KEYS],
 }
 
 impl Server {
-    pub(crate) fn new(random: Random) -> Self {
-        Self { locks: BTreeMap::new(), token: 1_000, random }
+    pub(crate) fn new() -> Self {
+        let unlimited = Reference { lock_limit: usize::MAX, total_limit: usize::MAX, ..Reference::default() };
+        Self { reference: unlimited, owners: Vec::new(), data: Default::default() }
     }
 
-    /// Handles a call. Returns the reply to the call, and the replies to the waits that the call ends.
-    pub(crate) fn handle_call(&mut self, now: Nanos, number: usize, call: &Call) -> Vec<Reply> {
-        let mut replies = self.expire_and_serve(now, &call.key);
-        let lock = self.locks.entry(call.key.clone()).or_default();
-        match call.operation {
+    /// Handles a call. If the call waits, `limit` is its wait limit. Returns the reply to the call, and the replies to
+    /// the waits that the call ends.
+    pub(crate) fn handle_call(
+        &mut self,
+        now: Nanos,
+        number: usize,
+        call: &Call,
+        limit: Option<Nanos>,
+    ) -> Vec<Reply> {
+        let mut replies = self.advance(now);
+        let (key, owner) = (key(call), self.owner(&call.owner));
+        let (now, waits) = (self.reference.now, call.waits());
+        let in_reference = |token: Option<Token>| token.map(|token| token / TOKEN_STEP);
+        let answer = match call.operation {
             Operation::Acquire { lease, holds, keep, mode, .. } => {
-                let (owner, state) = (call.owner.clone(), State::Waits);
-                let request = Place { call: number, owner, lease, holds, mode, keep, state };
-                if let Some(outcome) = lock.re_enter(now, &request) {
-                    replies.push((number, outcome));
-                } else if holds.is_some_and(|named| named != 1) {
-                    replies.push((number, Outcome::Error("HOLDS".to_owned())));
-                } else {
-                    self.enqueue(call, request, &mut replies);
-                }
+                let request = Wait {
+                    handle: number.try_into().expect("few calls"),
+                    key,
+                    owner,
+                    lease: micros(lease),
+                    holds,
+                    mode: named(mode),
+                    limit: limit.map(|limit| now + micros(limit)),
+                    keep: keep.map(micros),
+                    since: now,
+                    position: 0,
+                    absent: None,
+                };
+                self.reference.acquire(request, waits)
             }
             Operation::Release { released, token } => {
-                replies.push((number, release(lock, call, released, token)));
-                if let (HoldsReleased::Leaving(left), None, Some((_, Outcome::Left { .. }))) =
-                    (released, token, replies.last())
-                {
-                    lock.remove_places(&call.owner, left, &mut replies);
-                }
+                let left = match released {
+                    HoldsReleased::One => Left::OneLess,
+                    HoldsReleased::Leaving(left) => Left::Exactly(left),
+                    HoldsReleased::All => Left::None,
+                };
+                self.reference.release(key, owner, left, in_reference(token))
             }
-            Operation::Renew { lease, token, mode, .. } => {
-                replies.push((number, renew(lock, call, now + lease, token, mode)));
+            Operation::Renew { lease, token, holds, mode } => {
+                let (token, mode) = (in_reference(token), mode.map(named));
+                self.reference.renew((key, owner), micros(lease), token, holds, mode)
             }
             Operation::Write { token, guarded } => {
-                let fenced = guarded && lock.holders.iter().all(|holder| holder.token != token);
-                if !fenced {
-                    lock.data[usize::from(guarded)].push(token);
-                }
-                let outcome = if fenced { Outcome::Error("FENCED".to_owned()) } else { Outcome::Written };
+                let mut held = self.reference.held(key).into_iter();
+                let outcome = if guarded && held.all(|tenure| tenure.token * TOKEN_STEP != token) {
+                    Outcome::Error("FENCED".to_owned())
+                } else {
+                    self.data[key][usize::from(guarded)].push(token);
+                    Outcome::Written
+                };
                 replies.push((number, outcome));
+                return replies;
             }
-        }
-        replies.extend(self.expire_and_serve(now, &call.key));
-        if self.is_waiting(&call.key, number) && !call.waits() {
-            self.remove(&call.key, number);
-            replies.push((number, Outcome::NotAcquired));
-        }
-        replies
-    }
-
-    /// Puts a request into the queue: at the kept place of its owner, or at the end. If a request without BLOCK is not
-    /// served at once, [`Server::handle_call`] removes the request from the queue.
-    fn enqueue(&mut self, call: &Call, request: Place, replies: &mut Vec<Reply>) {
-        let Some(lock) = self.locks.get_mut(&call.key) else { return };
-        let own = lock
-            .queue
-            .iter()
-            .position(|other| request.holds.is_some() && other.owner == call.owner && other.holds.is_some());
-        match own {
-            Some(own) if call.waits() => {
-                if lock.queue[own].state == State::Waits {
-                    replies.push((lock.queue[own].call, Outcome::Error("SUPERSEDED".to_owned())));
-                }
-                lock.queue[own] = request;
-            }
-            Some(_) | None => lock.queue.push(request),
-        }
-    }
-
-    /// Removes the holders and kept places whose time is over, and serves the queue.
-    pub(crate) fn expire_and_serve(&mut self, now: Nanos, key: &str) -> Vec<Reply> {
-        let mut replies = Vec::new();
-        let Some(lock) = self.locks.get_mut(key) else { return replies };
-        lock.expire(now);
-        while let Some(at) = lock.queue.iter().position(|place| !matches!(place.state, State::PassedOver(_)))
-        {
-            let first = &lock.queue[at];
-            if first.state != State::Waits || !lock.admits(first.mode) {
-                break;
-            }
-            let first = lock.queue.remove(at);
-            // Tokens differ by at least two, so that a corruption can use a number between two tokens.
-            self.token += self.random.between(2, 1_000);
-            let (token, deadline) = (self.token, now + first.lease);
-            replies.push((first.call, Outcome::Granted { token, holds: 1 }));
-            let (owner, mode) = (first.owner, first.mode);
-            lock.holders.push(Holder { owner: owner.clone(), token, holds: 1, deadline, mode });
-            let (own, others) =
-                std::mem::take(&mut lock.queue).into_iter().partition(|place| place.owner == owner);
-            lock.queue = others;
-            let own: Vec<Place> = own;
-            for place in own.into_iter().filter(|place| place.state == State::Waits) {
-                let outcome = lock.re_enter(now, &place);
-                replies.extend(outcome.map(|outcome| (place.call, outcome)));
-            }
+        };
+        replies.extend(self.completed());
+        if answer != Answer::Waits {
+            replies.push((number, outcome(answer)));
         }
         replies
     }
 
-    /// The next time at which a lease ends, a kept place ends, or a kept place stops holding back the places behind it.
-    pub(crate) fn due(&self, key: &str) -> Option<Nanos> {
-        let lock = self.locks.get(key)?;
-        let places = lock.queue.iter().filter_map(|place| match place.state {
-            State::Waits => None,
-            State::HoldsBack(until, _) | State::PassedOver(until) => Some(until),
+    /// Lets time pass. Returns the replies to the waits that have ended.
+    pub(crate) fn advance(&mut self, now: Nanos) -> Vec<Reply> {
+        self.reference.advance(micros(now));
+        self.completed()
+    }
+
+    /// Notices that the client of a call has disconnected. Its place may be kept.
+    pub(crate) fn disconnected(&mut self, now: Nanos, call: usize) -> Vec<Reply> {
+        let mut replies = self.advance(now);
+        self.reference.leave(call.try_into().expect("few calls"), false);
+        self.reference.expire_and_serve_all();
+        replies.extend(self.completed());
+        replies
+    }
+
+    fn completed(&mut self) -> Vec<Reply> {
+        let completions = self.reference.completions.drain(..);
+        completions
+            .map(|(.., handle, answer)| (handle.try_into().expect("a number"), outcome(answer)))
+            .collect()
+    }
+
+    /// The next time at which a lease or a wait ends, or a kept place stops holding back the places behind it.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        let leases = self.reference.locks.iter().flatten().map(|tenure| tenure.deadline);
+        let waits = self.reference.queue.iter().filter_map(|wait| match wait.absent {
+            None => wait.limit,
+            Some(absent) => Some(absent.holds_back_until),
         });
-        lock.holders.iter().map(|holder| holder.deadline).chain(places).min()
-    }
-
-    /// Ends a wait whose limit is reached or whose connection was closed. Its place may be kept. Returns `false` if
-    /// the wait was not in the queue.
-    pub(crate) fn end_wait(&mut self, now: Nanos, key: &str, call: usize, reached: bool) -> bool {
-        let Some(lock) = self.locks.get_mut(key) else { return false };
-        let is_meant = |place: &Place| place.call == call && place.state == State::Waits;
-        let Some(at) = lock.queue.iter().position(is_meant) else { return false };
-        match lock.queue[at].keep {
-            None => drop(lock.queue.remove(at)),
-            Some(keep) if reached => {
-                lock.queue[at].state = State::HoldsBack(now + keep.min(HOLDS_BACK), now + keep);
-            }
-            Some(keep) => lock.queue[at].state = State::PassedOver(now + keep),
-        }
-        true
-    }
-
-    fn remove(&mut self, key: &str, call: usize) {
-        if let Some(lock) = self.locks.get_mut(key) {
-            lock.queue.retain(|place| place.call != call);
-        }
+        let next = leases.chain(waits).filter(|at| *at > self.reference.now).min()?;
+        Some(next.unsigned_abs() * (MS / 1_000))
     }
 
     /// Whether a call is in the queue.
-    pub(crate) fn is_waiting(&self, key: &str, call: usize) -> bool {
-        let waits = |place: &Place| place.call == call && place.state == State::Waits;
-        self.locks.get(key).is_some_and(|lock| lock.queue.iter().any(waits))
+    pub(crate) fn is_waiting(&self, call: usize) -> bool {
+        self.reference.waits().iter().any(|wait| usize::try_from(wait.handle) == Ok(call))
     }
 
     /// The two lists of data beside each lock: the key of the lock, whether the list is guarded, and the tokens in it.
-    pub(crate) fn data(&self) -> impl Iterator<Item = (&str, bool, &[Token])> {
-        self.locks.iter().flat_map(|(key, lock)| {
-            [false, true].map(|guarded| (key.as_str(), guarded, lock.data[usize::from(guarded)].as_slice()))
+    pub(crate) fn data(&self) -> impl Iterator<Item = (&'static str, bool, &[Token])> {
+        LOCKS.into_iter().zip(&self.data).flat_map(|(key, data)| {
+            [false, true].map(|guarded| (key, guarded, data[usize::from(guarded)].as_slice()))
+        })
+    }
+
+    fn owner(&mut self, name: &str) -> usize {
+        self.owners.iter().position(|owner| owner == name).unwrap_or_else(|| {
+            self.owners.push(name.to_owned());
+            self.owners.len() - 1
         })
     }
 }
 
-fn release(lock: &mut Lock, call: &Call, released: HoldsReleased, token: Option<Token>) -> Outcome {
-    let holder = lock.holders.iter_mut().find(|holder| holder.owner == call.owner);
-    let Some(holder) = holder.filter(|holder| token.is_none_or(|token| token == holder.token)) else {
-        return match released {
-            HoldsReleased::Leaving(0) => Outcome::Left { holds: 0 },
-            HoldsReleased::Leaving(_) | HoldsReleased::One | HoldsReleased::All => {
-                Outcome::Error("NOTHELD".to_owned())
-            }
-        };
-    };
-    let left = match released {
-        HoldsReleased::One => Some(holder.holds - 1),
-        HoldsReleased::All => Some(0),
-        HoldsReleased::Leaving(left) => (left == holder.holds || left + 1 == holder.holds).then_some(left),
-    };
-    let Some(left) = left else { return Outcome::Error("HOLDS".to_owned()) };
-    holder.holds = left;
-    lock.holders.retain(|holder| holder.holds > 0);
-    Outcome::Left { holds: left }
+fn key(call: &Call) -> usize {
+    LOCKS.iter().position(|lock| *lock == call.key).expect("one of the locks")
 }
 
-fn renew(lock: &mut Lock, call: &Call, deadline: Nanos, token: Option<Token>, mode: Option<Mode>) -> Outcome {
-    let holder = lock.holders.iter_mut().find(|holder| holder.owner == call.owner);
-    let Some(holder) = holder.filter(|holder| token.is_none_or(|token| token == holder.token)) else {
-        return Outcome::Error("NOTHELD".to_owned());
-    };
-    if let Some(mode) = mode {
-        if !re_enters(mode, holder.mode) {
-            return Outcome::Error("LIMIT".to_owned());
-        }
-        holder.mode.slots = mode.slots;
-    }
-    holder.deadline = deadline;
-    Outcome::Renewed { token: holder.token }
+/// The reference counts in microseconds.
+fn micros(time: Nanos) -> i64 {
+    (time / (MS / 1_000)).cast_signed()
 }
 
-/// Whether a request with the mode `requested` is a re-entry of a tenure with the mode `present`. A mode is a limit and
-/// a weight. A request with weight 1 is sent without WEIGHT, so it can re-enter a tenure of any weight.
-fn re_enters(requested: Mode, present: Mode) -> bool {
-    requested.limit() >= present.limit() && (requested.weight == 1 || requested.weight == present.weight)
+/// A request with weight 1 is sent without WEIGHT.
+fn named(mode: Mode) -> NamedMode {
+    NamedMode { slots: mode.slots, weight: Some(mode.weight).filter(|weight| *weight != 1) }
+}
+
+fn outcome(answer: Answer) -> Outcome {
+    let word = match answer {
+        Answer::Granted { token, holds, .. } => return Outcome::Granted { token: token * TOKEN_STEP, holds },
+        Answer::Busy | Answer::NotAcquired => return Outcome::NotAcquired,
+        Answer::Left(holds) => return Outcome::Left { holds },
+        Answer::Token(token) => return Outcome::Renewed { token: token * TOKEN_STEP },
+        Answer::FreeNotHeld | Answer::AnotherHas(_) | Answer::ItHas(_) => "NOTHELD",
+        Answer::HoldsDoNotFollow(_) => "HOLDS",
+        Answer::ModeDiffers(_) => "LIMIT",
+        Answer::Superseded => "SUPERSEDED",
+        Answer::Waits
+        | Answer::Full
+        | Answer::TooManyHolds
+        | Answer::TokenFarAhead
+        | Answer::BecameReplica => panic!("{answer:?} is no reply of this server"),
+    };
+    Outcome::Error(word.to_owned())
 }

@@ -1,9 +1,9 @@
 //! Simulates clients, the server and the network in virtual time.
 
 use crate::MS;
-use crate::server::{Reply, Server};
+use crate::server::{LOCKS, Reply, Server};
 use lockward_checker::client::{Action, Client, Workload};
-use lockward_checker::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation, Outcome};
+use lockward_checker::history::{Call, Data, Fault, History, Line, Mode, Nanos, Operation};
 use lockward_tests::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,10 +21,10 @@ enum Event {
     Act(usize),
     /// A call reaches the server.
     Arrive(usize),
-    /// A lease or a kept place may end.
-    Due(String),
-    /// A waiter reaches its wait limit, or the server notices that the waiter has disconnected.
-    WaitEnd(usize),
+    /// A lease, a wait or a kept place may end.
+    Due,
+    /// The server notices that the client of a call has disconnected.
+    Disconnected(usize),
     /// A client reads a reply, or gives up.
     Answer(usize),
 }
@@ -51,6 +51,8 @@ pub(crate) struct World {
     rest: Vec<Line>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     scheduled: u64,
+    /// The time of the next [`Event::Due`].
+    due: Option<Nanos>,
     /// The time in which the server is paused.
     pause: (Nanos, Nanos),
 }
@@ -58,15 +60,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::from_seed(seed);
-        let server = Server::new(Random::from_seed(random.number()));
         let from = random.between(50, 1_000) * MS;
         let pause = (from, from + random.between(10, 100) * MS);
         let fault = Fault { name: "pause".to_owned(), client: None, start: pause.0, end: pause.1 };
         let mut world = Self {
             random,
-            server,
+            server: Server::new(),
             workload: Workload {
-                keys: ["orders", "stock"].map(str::to_owned).into(),
+                keys: LOCKS.map(str::to_owned).into(),
                 lease: 20 * MS..120 * MS,
                 long_lease: 120 * MS..200 * MS,
                 rest: 10 * MS..60 * MS,
@@ -82,6 +83,7 @@ impl World {
             rest: vec![Line::Fault(fault)],
             events: BinaryHeap::new(),
             scheduled: 0,
+            due: None,
             pause,
         };
         for client in 0..world.clients.len() {
@@ -95,7 +97,7 @@ impl World {
         let mut end = 0;
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             end = now.max(end);
-            let of_server = matches!(event, Event::Arrive(_) | Event::Due(_) | Event::WaitEnd(_));
+            let of_server = matches!(event, Event::Arrive(_) | Event::Due | Event::Disconnected(_));
             if of_server && self.pause.0 <= now && now < self.pause.1 {
                 self.at(self.pause.1, event);
             } else {
@@ -104,8 +106,7 @@ impl World {
         }
         let calls = self.calls.into_iter().map(|(call, ..)| Line::Call(call));
         let data = self.server.data().map(|(key, guarded, tokens)| {
-            let (key, tokens) = (key.to_owned(), tokens.to_vec());
-            Line::Data(Data { key, guarded, tokens, start: end, end })
+            Line::Data(Data { key: key.to_owned(), guarded, tokens: tokens.to_vec(), start: end, end })
         });
         History { lines: calls.chain(self.rest).chain(data).collect() }
     }
@@ -125,18 +126,14 @@ impl World {
             Event::Act(client) if self.calls.len() < CALLS => self.act(now, client),
             Event::Act(_) => {}
             Event::Arrive(number) => self.arrive(now, number),
-            Event::Due(key) => {
-                let replies = self.server.expire_and_serve(now, &key);
-                self.answer(now, &key, replies);
+            Event::Due => {
+                self.due = None;
+                let replies = self.server.advance(now);
+                self.answer(now, replies);
             }
-            Event::WaitEnd(number) => {
-                let (call, fate) = &self.calls[number];
-                let (key, reached) = (call.key.clone(), *fate != Fate::Late);
-                if self.server.end_wait(now, &key, number, reached) {
-                    let mut replies = vec![(number, Outcome::NotAcquired)];
-                    replies.extend(self.server.expire_and_serve(now, &key));
-                    self.answer(now, &key, replies);
-                }
+            Event::Disconnected(number) => {
+                let replies = self.server.disconnected(now, number);
+                self.answer(now, replies);
             }
             Event::Answer(number) => {
                 let client = usize::try_from(self.calls[number].0.client).unwrap_or(0);
@@ -182,22 +179,21 @@ impl World {
 
     fn arrive(&mut self, now: Nanos, number: usize) {
         let (call, fate) = &self.calls[number];
-        let (fate, key) = (*fate, call.key.clone());
-        let limit = call.wait_limit();
-        let replies = self.server.handle_call(now, number, call);
-        if self.server.is_waiting(&key, number) {
+        let fate = *fate;
+        // The client of a late call gives up. The server notices this after a while, and ends the wait.
+        let limit = call.wait_limit().filter(|_| fate != Fate::Late);
+        let replies = self.server.handle_call(now, number, call, limit);
+        if self.server.is_waiting(number) {
             self.calls[number].0.enqueued = Some(now);
-            // The client of a late call gives up. The server notices this after a while, and ends the wait.
-            let limit = if fate == Fate::Late { Some(80 * MS) } else { limit };
-            if let Some(limit) = limit {
-                self.at(now + limit, Event::WaitEnd(number));
+            if fate == Fate::Late {
+                self.at(now + 80 * MS, Event::Disconnected(number));
             }
         }
-        self.answer(now, &key, replies);
+        self.answer(now, replies);
     }
 
-    /// Sends the replies, and schedules the next end of a lease or a place.
-    fn answer(&mut self, now: Nanos, key: &str, replies: Vec<Reply>) {
+    /// Sends the replies, and schedules the next time at which the server has something to do.
+    fn answer(&mut self, now: Nanos, replies: Vec<Reply>) {
         for (number, outcome) in replies {
             let end = now + self.latency();
             let (call, fate) = &mut self.calls[number];
@@ -208,8 +204,11 @@ impl World {
             }
             self.at(end, Event::Answer(number));
         }
-        if let Some(deadline) = self.server.due(key) {
-            self.at(deadline.max(now), Event::Due(key.to_owned()));
+        if let Some(due) = self.server.due()
+            && self.due.is_none_or(|scheduled| due < scheduled)
+        {
+            self.due = Some(due);
+            self.at(due, Event::Due);
         }
     }
 }

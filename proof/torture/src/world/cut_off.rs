@@ -2,7 +2,7 @@
 
 use super::name::{MS, QUARANTINE, WorldName};
 use super::nemesis::{Nemesis, World};
-use lockward_tests::{Link, Reply, Server, Setup, eventually};
+use lockward_tests::{Link, Server, Setup, eventually};
 use std::mem;
 
 /// A primary and two replicas. The link to one replica loses all data. Then the primary dies, and the replica behind
@@ -35,38 +35,28 @@ impl CutOff {
         Self { world, primary, stale, link, witness }
     }
 
-    fn take_over(&mut self, nemesis: &mut Nemesis<'_>) {
-        self.link.swallow();
+    /// The primary dies while the replica behind the link misses changes, and this replica is promoted. Either the link
+    /// loses all data, or the replica is stopped. Changes for a stopped replica wait in its socket, so this replica
+    /// misses a change only if the socket is full.
+    fn take_over(&mut self, nemesis: &mut Nemesis<'_>, is_frozen: bool) {
+        if is_frozen {
+            self.stale.freeze();
+        } else {
+            self.link.swallow();
+        }
         nemesis.sleep(50..300);
         self.primary.kill();
-        self.promote(nemesis);
-        self.attach(nemesis);
-    }
-
-    /// The fault stops the replica. Changes for the replica wait in its socket, so the replica misses a change only if the
-    /// socket is full.
-    fn take_over_from_frozen(&mut self, nemesis: &mut Nemesis<'_>) {
-        self.stale.freeze();
-        nemesis.sleep(50..300);
-        self.primary.kill();
-        self.stale.thaw();
-        let mut client = self.stale.client();
-        eventually("the replica sees that its primary is gone", || {
-            client.server_info("replication", "master_link_status") == "down"
-        });
-        self.promote(nemesis);
-        self.attach(nemesis);
-    }
-
-    fn promote(&mut self, nemesis: &mut Nemesis<'_>) {
-        assert_eq!(self.stale.client().call("REPLICAOF NO ONE"), Reply::ok());
+        if is_frozen {
+            self.stale.thaw();
+            let mut client = self.stale.client();
+            eventually("the replica sees that its primary is gone", || {
+                client.server_info("replication", "master_link_status") == "down"
+            });
+        }
+        self.stale.promote();
         mem::swap(&mut self.primary, &mut self.stale);
         nemesis.announce_primary(self.primary.port());
-        self.witness.begin_to_follow(self.primary.port());
-    }
-
-    fn attach(&mut self, nemesis: &mut Nemesis<'_>) {
-        self.witness.see_in_sync_with(&self.primary);
+        self.witness.follow(&self.primary);
         nemesis.sleep(1..300);
         self.stale.start_again();
         self.link = replicate_through_link(&self.primary, &self.stale);
@@ -93,9 +83,9 @@ impl World for CutOff {
     fn fault(&mut self, nemesis: &mut Nemesis<'_>) {
         let choice = nemesis.random.between(0, 10);
         if choice == 8 && self.world == WorldName::CutOff {
-            nemesis.fault("take-over by a frozen replica", |nemesis| self.take_over_from_frozen(nemesis));
+            nemesis.fault("take-over by a frozen replica", |nemesis| self.take_over(nemesis, true));
         } else if choice < 8 {
-            nemesis.fault("take-over by a stale replica", |nemesis| self.take_over(nemesis));
+            nemesis.fault("take-over by a stale replica", |nemesis| self.take_over(nemesis, false));
         } else {
             nemesis.cut_connections(self.port());
         }
