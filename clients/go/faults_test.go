@@ -600,20 +600,42 @@ func TestSeveralKeysWithTooFewReplicasAreUnreplicated(t *testing.T) {
 	}
 }
 
-func TestAResumeIgnoresOptionsThatWouldChangeTheTenure(t *testing.T) {
+func TestAResumedLockHasTheRestOfTheHoldLimit(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	lock := acquire(t, client, "k", lockward.Slots(4), lockward.Weight(2))
-	handle, err := lock.Handle()
-	check(t, err)
-	resumed, err := client.Resume(t.Context(), handle, lockward.WithOwner("other"), lockward.Shared(), lockward.WithReplicas(1, time.Millisecond))
-	check(t, err)
-	if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), 1}) {
-		t.Error(holders)
+	for _, options := range [][]lockward.AcquireOption{
+		{lockward.WithHoldLimit(time.Second)},
+		{lockward.WithHoldLimit(time.Second), lockward.WithLease(300 * time.Millisecond)},
+		{lockward.WithHoldLimit(time.Second), lockward.WithoutRenewal()},
+	} {
+		lock := acquire(t, client, "k", options...)
+		for range 3 {
+			handle, err := lock.Handle()
+			check(t, err)
+			before := time.Now()
+			lock, err = client.Resume(t.Context(), handle)
+			check(t, err)
+			if left := lock.Until().Sub(before); left > time.Second {
+				t.Error(left)
+			}
+		}
+		receive(t, "the hold limit is over", lock.Lost())
 	}
-	check(t, resumed.Release(t.Context()))
-	s.checkFree("k")
+}
+
+func TestALockWithoutRenewalIsNotRenewedAfterItsResume(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(300*time.Millisecond), lockward.WithoutRenewal())
+	for range 2 {
+		handle, err := lock.Handle()
+		check(t, err)
+		lock, err = client.Resume(t.Context(), handle)
+		check(t, err)
+	}
+	receive(t, "the lease is over", lock.Lost())
 }
 
 func TestSeveralKeysOnSeveralNodesOfAClusterAreOneLock(t *testing.T) {

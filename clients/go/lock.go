@@ -79,8 +79,12 @@ func (c *Client) newTenure(keys []string, with settings) *tenure {
 		t.owner = c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) // no other tenure has this owner
 	}
 	t.over, t.cancel = context.WithCancelCause(context.Background())
+	lease := with.lease
+	if with.holdLimit > 0 {
+		lease = min(lease, with.holdLimit)
+	}
 	for i, key := range keys {
-		t.parts[i] = &part{tenure: t, key: key, lease: t.settings.lease, kind: t.settings.kind, other: t.settings.kind}
+		t.parts[i] = &part{tenure: t, key: key, lease: lease.Milliseconds(), kind: with.kind, other: with.kind}
 	}
 	c.mu.Lock()
 	c.tenures[t] = struct{}{}
@@ -164,7 +168,7 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error {
 	defer runtime.KeepAlive(l)
-	return l.renew(ctx, 0)
+	return l.renew(ctx, "")
 }
 
 // Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
@@ -176,10 +180,10 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 	defer runtime.KeepAlive(l)
 	var wanted settings
 	limit(&wanted)
-	if wanted.require(wanted.Slots != 0, "Downgrade takes Shared or Slots"); wanted.err != nil {
-		return wanted.err
+	if wanted.Limit == "" {
+		return errors.New("lockward: Downgrade takes Shared or Slots")
 	}
-	return l.renew(ctx, wanted.Slots)
+	return l.renew(ctx, wanted.Limit)
 }
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
@@ -216,7 +220,7 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 			_ = l.end(p.fail(ErrLost, r.cause()))
 			err = l.checkHeld()
 		case isFenced:
-			err = l.renew(ctx, 0) // a server in quarantine restores the tenure
+			err = l.renew(ctx, "") // a server in quarantine restores the tenure
 		case r.reply != nil && (err == nil || errors.Is(err, ErrRefused)):
 			return r.reply
 		case ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain:
@@ -259,23 +263,29 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // A handle is what another process needs to continue a tenure.
 type handle struct {
-	Owner  string
-	Lease  int64
-	Keys   []string
-	Tokens []int64
-	Kinds  []kind // they differ if the server has refused a downgrade of some keys
+	Owner     string
+	Lease     time.Duration
+	HoldLeft  time.Duration // the rest of the hold limit; 0 means no limit
+	IsRenewed bool
+	Keys      []string
+	Tokens    []int64
+	Kinds     []kind // they differ if the server has refused a downgrade of some keys
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
-// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The string has no
-// hold limit. The error is ErrLost or ErrReleased.
+// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The error is ErrLost
+// or ErrReleased.
 func (l *Lock) Handle() (string, error) {
+	defer runtime.KeepAlive(l) // the handle says whether the client renews the lock
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: l.owner, Lease: l.parts[0].lease, Tokens: l.Tokens()}
+	h := handle{Owner: l.owner, Lease: duration(l.parts[0].lease), IsRenewed: l.isRenewed, Tokens: l.Tokens()}
+	if l.holdLimit > 0 {
+		h.HoldLeft = max(time.Millisecond, time.Until(l.holdEnd))
+	}
 	for _, p := range l.parts {
 		h.Keys, h.Kinds = append(h.Keys, p.key), append(h.Kinds, p.kind)
 	}
@@ -285,23 +295,19 @@ func (l *Lock) Handle() (string, error) {
 }
 
 // Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
-// Only the options for the lease, the renewal and the hold limit have an effect. A hold limit begins with this renewal.
+// The lock is lost when the rest of its hold limit has passed since this renewal. After WithoutRenewal, only calls of Renew renew the
+// lock.
 //
 // Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After any error
-// except ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
-func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
+// except ErrLost, the program can resume the handle again.
+func (c *Client) Resume(ctx context.Context, text string) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
 	err := gob.NewDecoder(encoded).Decode(&h)
 	if count := len(h.Keys); err != nil || count == 0 || len(h.Tokens) != count || len(h.Kinds) != count {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	wanted, err := newSettings(settings{lease: h.Lease, isRenewed: true}, options)
-	if err != nil {
-		return nil, err
-	}
-	wanted.owner, wanted.kind, wanted.replicas = h.Owner, kind{}, 0 // the options of the caller cannot change these settings
-	t := c.newTenure(h.Keys, wanted)
+	t := c.newTenure(h.Keys, settings{owner: h.Owner, lease: h.Lease, holdLimit: h.HoldLeft, isRenewed: h.IsRenewed})
 	for i, p := range t.parts {
 		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}

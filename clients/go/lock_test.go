@@ -489,28 +489,18 @@ func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
 	s := startServer(t)
 	client := newClient(t, s.client())
 	nothing := func(context.Context, *lockward.Lock) error { t.Error("done"); return nil }
-	handle, err := acquire(t, client, "resumed").Handle()
-	check(t, err)
-	requests := func() int { return s.calls("lock.acquire") + s.calls("lock.renew") + s.calls("lock.release") }
-	before := requests()
 	for want, option := range map[string]lockward.AcquireOption{
-		"lockward: the lease is 0s, but must be 2ms or more":                   lockward.WithLease(0),
-		"lockward: the lease is -1s, but must be 2ms or more":                  lockward.WithLease(-time.Second),
-		"lockward: the lease is 1.999ms, but must be 2ms or more":              lockward.WithLease(1999 * time.Microsecond),
-		"lockward: the hold limit is 0s, but must be 2ms or more":              lockward.WithHoldLimit(0),
-		"lockward: the replicas' time is 0s, but must be 1ms or more":          lockward.WithReplicas(1, 0),
-		`lockward: the owner is "", but must be 1 to 1,024 bytes, and not *`:   lockward.WithOwner(""),
-		`lockward: the owner is "*", but must be 1 to 1,024 bytes, and not *`:  lockward.WithOwner("*"),
-		"lockward: the number of replicas is 0, but must be 1 or more":         lockward.WithReplicas(0, time.Second),
-		"lockward: the number of slots is 0, but must be 1 to 1,000,000":       lockward.Slots(0),
-		"lockward: the number of slots is 2000000, but must be 1 to 1,000,000": lockward.Slots(2_000_000),
-		"lockward: the weight is 0, but must be 1 to the number of Slots":      lockward.Weight(0),
+		"lockward: the lease is -1s, but must be 2ms or more":       lockward.WithLease(-time.Second),
+		"lockward: the lease is 1.999ms, but must be 2ms or more":   lockward.WithLease(1999 * time.Microsecond),
+		"lockward: the hold limit is -1ms, but must be 2ms or more": lockward.WithHoldLimit(-time.Millisecond),
+		"lockward: 1 replicas cannot confirm the lock within 0s":    lockward.WithReplicas(1, 0),
+		"lockward: -1 replicas cannot confirm the lock within 1s":   lockward.WithReplicas(-1, time.Second),
+		"lockward: the owner must not be *":                         lockward.WithOwner("*"),
 	} {
 		_, acquired := client.Acquire(t.Context(), "k", option, lockward.WithoutWaiting())
 		_, acquiredAll := client.AcquireAll(t.Context(), []string{"a", "b"}, option, lockward.WithoutWaiting())
-		_, resumed := client.Resume(t.Context(), handle, option)
 		for _, err := range []error{
-			acquired, acquiredAll, resumed,
+			acquired, acquiredAll,
 			client.Do(t.Context(), "k", nothing, option, lockward.WithoutWaiting()),
 			client.DoAll(t.Context(), []string{"a", "b"}, nothing, option, lockward.WithoutWaiting()),
 			client.Lead(t.Context(), "k", nothing, option, lockward.WithoutWaiting()),
@@ -520,22 +510,35 @@ func TestOptionsThatAreOutOfRangeAreErrorsBeforeAnyRequest(t *testing.T) {
 			}
 		}
 	}
-	for want, options := range map[string][]lockward.AcquireOption{
-		"lockward: the weight is 3, but must be 1 to the number of Slots": {lockward.Weight(3), lockward.Slots(2)},
-		"lockward: the weight is 1, but must be 1 to the number of Slots": {lockward.Weight(1)},
-		"lockward: the weight is 2, but must be 1 to the number of Slots": {lockward.Shared(), lockward.Weight(2)},
-		"lockward: Shared and Slots exclude each other":                   {lockward.Slots(2), lockward.Shared(), lockward.Weight(2)},
+	if requests := s.calls("lock.acquire"); requests != 0 {
+		t.Error(requests, "requests")
+	}
+}
+
+func TestTheServerRefusesAKindThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	for _, options := range [][]lockward.AcquireOption{
+		{lockward.Slots(0)},
+		{lockward.Slots(2_000_000)},
+		{lockward.Slots(2), lockward.Weight(0)},
+		{lockward.Slots(2), lockward.Weight(3)},
+		{lockward.Weight(1)},
+		{lockward.Shared(), lockward.Weight(2)},
+		{lockward.WithOwner(strings.Repeat("x", 1025))},
 	} {
-		if _, err := client.Acquire(t.Context(), "k", options...); err == nil || err.Error() != want {
-			t.Errorf("got %v, not %s", err, want)
-		}
+		_, err := client.Acquire(t.Context(), "k", options...)
+		expect(t, err, lockward.ErrRefused)
 	}
-	if after := requests(); after != before {
-		t.Error(after-before, "requests")
+}
+
+func TestAZeroValueAsksForTheDefault(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).client())
+	lock := acquire(t, client, "k", lockward.WithLease(0), lockward.WithHoldLimit(0), lockward.WithOwner(""), lockward.WithReplicas(0, 0))
+	if left := time.Until(lock.Until()); left < 20*time.Second || lock.Owner() == "" {
+		t.Error(left, lock.Owner())
 	}
-	lock, err := client.Resume(t.Context(), handle)
-	check(t, err)
-	check(t, lock.Release(t.Context()))
 }
 
 func TestReleaseAndLossAtTheSameTime(t *testing.T) {
@@ -1078,15 +1081,11 @@ func TestACandidateThatWasPausedAtTheGrantLeadsLater(t *testing.T) {
 func TestLeadershipIsExclusive(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, startServer(t).client())
-	for _, option := range []lockward.AcquireOption{lockward.Shared(), lockward.Slots(2)} {
-		err := client.Lead(t.Context(), "k", func(context.Context, *lockward.Lock) error {
-			t.Error("a candidate leads")
-			return nil
-		}, option)
-		if err == nil || err.Error() != "lockward: Lead takes neither Shared nor Slots" {
-			t.Error(err)
-		}
-	}
+	check(t, client.Lead(t.Context(), "k", func(ctx context.Context, _ *lockward.Lock) error {
+		_, err := client.Acquire(ctx, "k", lockward.Shared(), lockward.WithoutWaiting())
+		expect(t, err, lockward.ErrBusy)
+		return nil
+	}, lockward.Shared(), lockward.Slots(2), lockward.Weight(2)))
 }
 
 func TestALeaseShorterThanARoundTripIsNotRequestedInABusyLoop(t *testing.T) {
@@ -1234,18 +1233,10 @@ func TestADowngradeChangesOnlyTheLimit(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	lock := acquire(t, newClient(t, s.client()), "k")
-	for want, option := range map[string]lockward.AcquireOption{
-		"lockward: Downgrade takes Shared or Slots":                       lockward.WithOwner("another"),
-		"lockward: the number of slots is 0, but must be 1 to 1,000,000":  lockward.Slots(0),
-		"lockward: the weight is 0, but must be 1 to the number of Slots": lockward.Weight(0),
-	} {
-		if err := lock.Downgrade(t.Context(), option); err == nil || err.Error() != want {
-			t.Errorf("got %v, not %s", err, want)
-		}
+	if err := lock.Downgrade(t.Context(), lockward.WithOwner("another")); err == nil || s.calls("lock.renew") > 0 {
+		t.Error(err)
 	}
-	if calls := s.calls("lock.renew"); calls > 0 {
-		t.Error(calls, "requests")
-	}
+	expect(t, lock.Downgrade(t.Context(), lockward.Slots(0)), lockward.ErrRefused)
 	var running sync.WaitGroup
 	for range 2 { // the race detector sees unprotected access
 		running.Add(1)

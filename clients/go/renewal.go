@@ -97,8 +97,8 @@ func (c *Client) watch() {
 	}
 }
 
-// renew renews all keys for the program. If slots is not 0, the renewal is a downgrade.
-func (t *tenure) renew(ctx context.Context, slots int) error {
+// renew renews all keys for the program. If limit is not empty, the renewal is a downgrade to this limit.
+func (t *tenure) renew(ctx context.Context, limit string) error {
 	ctx, end := joined(ctx, t.over)
 	defer end()
 	ctx, stop := context.WithTimeout(ctx, t.client.patience)
@@ -110,8 +110,11 @@ func (t *tenure) renew(ctx context.Context, slots int) error {
 	}
 	t.mu.Lock()
 	for _, p := range t.parts {
-		if slots > 0 {
-			p.other, p.kind.Slots = p.kind, slots
+		if limit != "" {
+			p.other, p.kind.Limit = p.kind, limit
+			if limit == "SHARED" && p.kind.Weight != "" { // the server refuses SHARED with a weight
+				p.kind.Limit = "SLOTS 1000000"
+			}
 		}
 	}
 	calls := t.newRenewals(ctx, true)
