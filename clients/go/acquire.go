@@ -33,7 +33,7 @@ type AcquireOption func(*settings)
 
 // settings are what an acquisition asks for.
 type settings struct {
-	kind
+	kind      kind
 	owner     string
 	lease     time.Duration // 0 asks for the server's default
 	holdLimit time.Duration // 0 means no limit
@@ -67,13 +67,15 @@ func newSettings(options []AcquireOption) (settings, error) {
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
 // exclusive.
-func Shared() AcquireOption { return func(s *settings) { s.Limit = "SHARED" } }
+func Shared() AcquireOption { return func(s *settings) { s.kind.Limit = "SHARED" } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
-func Slots(n int) AcquireOption { return func(s *settings) { s.Limit = fmt.Sprint("SLOTS ", n) } }
+func Slots(n int) AcquireOption { return func(s *settings) { s.kind.Limit = fmt.Sprint("SLOTS ", n) } }
 
 // Weight acquires w slots of a semaphore. w is 1 to the number of Slots. Without Weight, the client acquires one slot.
-func Weight(w int) AcquireOption { return func(s *settings) { s.Weight = fmt.Sprint(" WEIGHT ", w) } }
+func Weight(w int) AcquireOption {
+	return func(s *settings) { s.kind.Weight = fmt.Sprint(" WEIGHT ", w) }
+}
 
 // WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once: the server's clock may be
 // faster, so the client subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the
@@ -134,18 +136,18 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	isAnswered := false
 	for isTrial := len(keys) > 1; ; isTrial = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t := c.newTenure(keys, wanted)
-		if err = t.acquire(ctx, isTrial); err == nil {
-			return t.lock(), nil
+		l := c.newLock(keys, wanted)
+		if err = l.acquire(ctx, isTrial); err == nil {
+			return l, nil
 		}
-		t.giveBack(ctx, err)
-		isAnswered = isAnswered || t.isAnswered.Load()
+		l.giveBack(ctx, err)
+		isAnswered = isAnswered || l.isAnswered.Load()
 		switch isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed); {
-		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
+		case l.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
 			sleep(ctx, time.Now().Add(firstPause))
-		case t.mayWait && isTrial && errors.Is(err, ErrBusy):
-		case t.mayWait && isAnswered && ctx.Err() != nil && errors.Is(err, ErrUnreachable):
-			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
+		case l.mayWait && isTrial && errors.Is(err, ErrBusy):
+		case l.mayWait && isAnswered && ctx.Err() != nil && errors.Is(err, ErrUnreachable):
+			return nil, l.parts[0].fail(ErrBusy, ctx.Err())
 		default:
 			return nil, err
 		}
@@ -153,43 +155,41 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 }
 
 // acquire acquires all keys, or ends the tenure. A trial tries all keys at once. Otherwise acquire waits for one key after the other.
-func (t *tenure) acquire(ctx context.Context, isTrial bool) (err error) {
-	acquiring, end := joined(ctx, t.over)
+func (l *Lock) acquire(ctx context.Context, isTrial bool) (err error) {
+	acquiring, end := joined(ctx, l.over)
 	defer end()
 	if isTrial {
-		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
+		err = l.take(acquiring, acquireCommand, false, l.parts...)
 	}
-	for i := 0; !isTrial && err == nil && i < len(t.parts); i++ {
-		err = t.parts[i].acquire(acquiring)
+	for i := 0; !isTrial && err == nil && i < len(l.parts); i++ {
+		err = l.parts[i].acquire(acquiring)
 	}
-	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
+	hasLeft, ended := ctx.Err() != nil, l.checkHeld()
 	if hasLeft && (err == nil || ended != nil) {
-		ended = t.parts[0].contextError(ctx, nil)
+		ended = l.parts[0].contextError(ctx, nil)
 	}
 	if err = cmp.Or(ended, err); err != nil {
-		_ = t.end(err)
+		_ = l.end(err)
 	}
 	return err
 }
 
 // take requests several keys at the same time, and does not wait for a busy key. name is the command: LOCK.ACQUIRE, or LOCK.RENEW for
 // keys that were granted before. If take returns nil, all keys are held. If a key is not granted, take returns ErrBusy. A server must
-// answer within the patience. If patience is 0, there is no limit.
-func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
-	var until time.Time
-	if patience > 0 {
-		until = time.Now().Add(patience).Add(t.within) // the server waits for the replicas for the time within
-	}
+// answer within the patience, but a poll has no limit.
+func (l *Lock) take(ctx context.Context, name string, isPoll bool, parts ...*part) error {
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		request := func(r *call) command { return p.command(r, name, p.lease) }
-		limit := t.client.responseLimit + t.within
-		calls[i] = &call{part: p, ctx: ctx, request: request, limit: limit, until: until, isReplicated: t.replicas > 0}
-		if t.mayWait {
-			calls[i].patience = patience
+		r := p.newCall(ctx, func(r *call) command { return p.command(r, name, p.lease) })
+		r.isReplicated = l.replicas > 0
+		r.limit += l.within // the server waits for the replicas for the time within
+		r.until = r.until.Add(l.within)
+		if isPoll {
+			r.until = time.Time{}
 		}
+		calls[i] = r
 	}
-	err := t.client.each(ctx, calls, func(r *call) (err error) {
+	err := l.client.each(ctx, calls, func(r *call) (err error) {
 		if err = r.ask(); name == renewCommand {
 			err = r.readConfirmation(err)
 		} else {
@@ -203,7 +203,7 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	if err != nil {
 		return err
 	}
-	return t.hold(calls)
+	return l.hold(calls)
 }
 
 // waitPermit asks for one of the waitPermits, and returns a channel that is closed when the caller has the permit. Callers get the
@@ -226,7 +226,7 @@ func (c *Client) waitPermit(ctx context.Context) <-chan struct{} {
 // needs one of the client's waitPermits. Until acquire gets a permit, it polls. The polls prevent a deadlock: the callers that have the
 // permits may all wait for a lock that this caller holds.
 func (p *part) acquire(ctx context.Context) error {
-	err := p.take(ctx, acquireCommand, p.client.patience, p)
+	err := p.take(ctx, acquireCommand, false, p)
 	if !p.mayWait || !errors.Is(err, ErrBusy) {
 		return err
 	}
@@ -239,7 +239,7 @@ func (p *part) acquire(ctx context.Context) error {
 		case <-permit:
 			err = p.wait(ctx)
 		case <-turn.Done():
-			err = p.take(ctx, acquireCommand, 0, p)
+			err = p.take(ctx, acquireCommand, true, p)
 		}
 		if errors.Is(err, ErrBusy) {
 			<-turn.Done() // pause: a lease that is shorter than a round trip is over in every attempt
@@ -270,7 +270,7 @@ func (p *part) wait(ctx context.Context) error {
 		case err != nil:
 			return err
 		case p.mayBeHeld: // the grant has a short lease: set the whole lease
-			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
+			if err = p.take(ctx, renewCommand, false, p); !p.mayBeHeld {
 				err = p.fail(ErrBusy)
 			}
 			return err
@@ -309,7 +309,7 @@ func (r *call) readGrant(err error) error {
 func (r *call) readConfirmation(err error) error {
 	err = r.checkNumber(err, true)
 	if r.mayBeHeld = !deniesTenure(err); !r.mayBeHeld {
-		return r.fail(ErrLost, r.cause())
+		return r.fail(ErrLost, r.failure)
 	}
 	return err
 }
@@ -345,21 +345,20 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 // giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the
 // queues of the keys. If the context of the caller has ended, or if no server has answered, giveBack does not wait for the replies.
 // But if the program has named the owner, giveBack waits: see leave.
-func (t *tenure) giveBack(ctx context.Context, failure error) {
+func (l *Lock) giveBack(ctx context.Context, failure error) {
 	var calls []*call
-	for _, p := range t.parts {
+	for _, p := range l.parts {
 		if p.mayBeHeld { // HOLDS 0 also removes the owner from the key's queue
-			calls = append(calls, p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "HOLDS", 0))
+			calls = append(calls, p.newRelease(ctx, "HOLDS", 0))
 		}
-	}
-	if len(calls) == 0 {
-		return
 	}
 	grace := leaveLimit
 	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
 		grace = 0
 	}
-	_ = t.leave(failure, grace, calls)
+	if len(calls) > 0 {
+		_ = l.leave(failure, grace, calls)
+	}
 }
 
 // leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
@@ -368,9 +367,9 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 // So for such an owner the calls end after 200 ms, and leave waits until they have ended.
 //
 // The caller must have called Client.begin.
-func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
-	limit, late := t.client.patience, time.After(grace)
-	if t.isOwnerNamed {
+func (l *Lock) leave(failure error, grace time.Duration, calls []*call) error {
+	limit, late := l.client.patience, time.After(grace)
+	if l.isOwnerNamed {
 		limit, late = leaveLimit, nil
 	}
 	asking, stop := context.WithTimeout(context.Background(), limit)
@@ -378,12 +377,12 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 		r.ctx = asking
 	}
 	done := make(chan error, 1)
-	t.client.running.Add(1)
+	l.client.running.Add(1)
 	go func() {
-		defer t.client.running.Done()
+		defer l.client.running.Done()
 		defer stop()
-		t.unread.Wait() // no release may overtake a request
-		done <- t.client.each(asking, calls, (*call).finishRelease)
+		l.unread.Wait() // no release may overtake a request
+		done <- l.client.each(asking, calls, (*call).finishRelease)
 	}()
 	select {
 	case err := <-done:
@@ -396,12 +395,11 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 // finishRelease sends a LOCK.RELEASE, and reads the reply. If a reply was lost, the server may already have released the key. So NOTHELD
 // in a later reply does not mean that the tenure was lost.
 func (r *call) finishRelease() error {
-	r.isRelease = true
 	switch r.err = r.checkNumber(r.ask(), false); {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):
 		r.err = nil
 	case deniesTenure(r.err):
-		r.err = r.fail(ErrLost, r.cause())
+		r.err = r.fail(ErrLost, r.failure)
 	}
 	return r.err
 }

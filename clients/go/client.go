@@ -47,9 +47,9 @@ type Client struct {
 
 	mu       sync.Mutex
 	nodes    map[string]*node
-	tenures  map[*tenure]struct{} // the tenures that have not ended
-	isBroken bool                 // a connection broke, so watch must renew all locks
-	wakesAt  time.Time            // when the alarm is due; the zero time means never
+	locks    map[*Lock]struct{} // the locks that have not ended
+	isBroken bool               // a connection broke, so watch must renew all locks
+	wakesAt  time.Time          // when the alarm is due; the zero time means never
 }
 
 // An Option sets how a Client behaves.
@@ -90,7 +90,7 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		waitPermits:   make(chan struct{}, 256),
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
-		tenures:       make(map[*tenure]struct{}),
+		locks:         make(map[*Lock]struct{}),
 	}
 	c.open, c.shut = context.WithCancelCause(context.Background())
 	c.alarm = time.AfterFunc(math.MaxInt64, c.watch)
@@ -112,20 +112,16 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 // call Close. Close waits until the releases in progress have ended, at most for the patience.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	wasClosed := c.open.Err() != nil
 	c.shut(ErrClosed)
 	c.mu.Unlock()
-	if wasClosed {
-		return ErrClosed
-	}
-	c.watch() // ends all tenures
+	c.watch() // ends all locks
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := c.takeIdle(n, time.Time{}, 0); cn != nil; cn = c.takeIdle(n, time.Time{}, 0) {
+		for cn := c.takeIdle(n, time.Time{}, false); cn != nil; cn = c.takeIdle(n, time.Time{}, false) {
 			cn.close()
 		}
 	}
