@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,87 +26,61 @@ const (
 
 	// minLease is the shortest lease that an option accepts: leaseEnd subtracts a millisecond, so a lease of 1 ms would be over at once.
 	minLease = 2 * time.Millisecond
-
-	weights = "the weight is %v, but must be 1 to the number of Slots"
 )
 
-// An AcquireOption sets what an acquisition asks for.
+// An AcquireOption sets what an acquisition asks for. The zero value of an argument asks for the default.
 type AcquireOption func(*settings)
 
 // settings are what an acquisition asks for.
 type settings struct {
-	kind
+	kind      kind
 	owner     string
-	lease     int64         // milliseconds; 0 asks for the server's default
+	lease     time.Duration // 0 asks for the server's default
 	holdLimit time.Duration // 0 means no limit
 	isRenewed bool
 	mayWait   bool
 	replicas  int
 	within    time.Duration // how long the replicas may take to confirm the grant
-	err       error         // set if an option is out of range
 }
 
-// A kind says which owners may hold the lock together. Its fields are 0 if the program has not set them.
-type kind struct{ Slots, Weight int }
-
-const (
-	maxSlots = 1_000_000    // the largest number of slots that the server accepts
-	shared   = maxSlots + 1 // the slots of a read lock
-)
+// A kind says which owners may hold the lock together. It has words of a command.
+type kind struct{ Limit, Weight string }
 
 // newSettings returns the defaults with the options of the caller, or an error if an option is out of range.
-func newSettings(s settings, options []AcquireOption) (settings, error) {
+func newSettings(options []AcquireOption) (settings, error) {
+	s := settings{isRenewed: true, mayWait: true}
 	for _, option := range options {
 		option(&s)
 	}
-	s.require(s.Weight == 0 || s.Weight <= s.Slots && s.Slots != shared, weights, s.Weight)
-	if s.holdLimit > 0 {
-		s.lease = min(s.lease, s.holdLimit.Milliseconds())
+	switch {
+	case s.lease != 0 && s.lease < minLease:
+		return s, fmt.Errorf("lockward: the lease is %v, but must be %v or more", s.lease, minLease)
+	case s.holdLimit != 0 && s.holdLimit < minLease:
+		return s, fmt.Errorf("lockward: the hold limit is %v, but must be %v or more", s.holdLimit, minLease)
+	case s.replicas < 0 || s.replicas > 0 && s.within < time.Millisecond:
+		return s, fmt.Errorf("lockward: %d replicas cannot confirm the lock within %v", s.replicas, s.within)
+	case s.owner == "*": // the server would make up an owner
+		return s, errors.New("lockward: the owner must not be *")
 	}
-	return s, s.err
-}
-
-// require sets err if a condition is not met. The first error stays.
-func (s *settings) require(isMet bool, format string, args ...any) {
-	if s.err == nil && !isMet {
-		s.err = fmt.Errorf("lockward: "+format, args...)
-	}
-}
-
-func (s *settings) setSlots(n int) {
-	s.require(s.Slots == 0 || (s.Slots == shared) == (n == shared), "Shared and Slots exclude each other")
-	s.Slots = n
+	return s, nil
 }
 
 // Shared acquires a read lock: all owners that ask for Shared may hold the lock together. Without Shared or Slots, the lock is
 // exclusive.
-func Shared() AcquireOption { return func(s *settings) { s.setSlots(shared) } }
+func Shared() AcquireOption { return func(s *settings) { s.kind.Limit = "SHARED" } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
-func Slots(n int) AcquireOption {
-	return func(s *settings) {
-		s.setSlots(n)
-		s.require(n >= 1 && n <= maxSlots, "the number of slots is %v, but must be 1 to 1,000,000", n)
-	}
-}
+func Slots(n int) AcquireOption { return func(s *settings) { s.kind.Limit = fmt.Sprint("SLOTS ", n) } }
 
 // Weight acquires w slots of a semaphore. w is 1 to the number of Slots. Without Weight, the client acquires one slot.
 func Weight(w int) AcquireOption {
-	return func(s *settings) {
-		s.Weight = w
-		s.require(w >= 1, weights, w)
-	}
+	return func(s *settings) { s.kind.Weight = fmt.Sprint(" WEIGHT ", w) }
 }
 
 // WithLease sets the lease, in whole milliseconds. With a lease below 2 ms, the acquisition fails at once: the server's clock may be
 // faster, so the client subtracts a thousandth and a millisecond from each lease. If the server refuses the lease as too long, the
 // client uses the longest lease that the server accepts. Without WithLease, the lease is the server's setting lock.default-lease.
-func WithLease(lease time.Duration) AcquireOption {
-	return func(s *settings) {
-		s.lease = lease.Milliseconds()
-		s.require(lease >= minLease, "the lease is %v, but must be 2ms or more", lease)
-	}
-}
+func WithLease(lease time.Duration) AcquireOption { return func(s *settings) { s.lease = lease } }
 
 // WithoutRenewal turns off the automatic renewal: the lock ends with its lease, unless the caller calls Renew.
 func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = false } }
@@ -113,34 +88,21 @@ func WithoutRenewal() AcquireOption { return func(s *settings) { s.isRenewed = f
 // WithHoldLimit limits how long the lock is held. The lock is lost when this time has passed since the grant. Until then the client
 // renews the lock. With a limit below 2 ms, the acquisition fails at once.
 func WithHoldLimit(limit time.Duration) AcquireOption {
-	return func(s *settings) {
-		s.holdLimit = limit
-		s.require(limit >= minLease, "the hold limit is %v, but must be 2ms or more", limit)
-	}
+	return func(s *settings) { s.holdLimit = limit }
 }
 
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner: 1 to 1,024 bytes, and not the name *. Without WithOwner, each Lock has a new owner. Do not acquire a lock
+// WithOwner names the owner: up to 1,024 bytes, and not the name *. Without WithOwner, each Lock has a new owner. Do not acquire a lock
 // for an owner that still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
-func WithOwner(owner string) AcquireOption {
-	return func(s *settings) {
-		s.owner = owner
-		isAllowed := owner != "" && owner != "*" && len(owner) <= 1024 // for *, the server makes up an owner
-		s.require(isAllowed, "the owner is %q, but must be 1 to 1,024 bytes, and not *", owner)
-	}
-}
+func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
 // WithReplicas acquires the lock only if count replicas confirm the grant before the time within is over. If fewer replicas confirm
 // the grant, the client releases the lock, and the error is ErrUnreplicated. If within is less than a millisecond, the acquisition
 // fails at once. If within is more than a day, the client uses one day.
 func WithReplicas(count int, within time.Duration) AcquireOption {
-	return func(s *settings) {
-		s.replicas, s.within = count, min(within, 24*time.Hour)
-		s.require(count >= 1, "the number of replicas is %v, but must be 1 or more", count)
-		s.require(within >= time.Millisecond, "the replicas' time is %v, but must be 1ms or more", within)
-	}
+	return func(s *settings) { s.replicas, s.within = count, min(within, 24*time.Hour) }
 }
 
 // Acquire acquires a lock. If the lock is held, Acquire waits in the server's queue until ctx ends. The key may be any string. In a
@@ -163,78 +125,71 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 	if len(keys) == 0 {
 		return nil, errors.New("lockward: there is no key to acquire")
 	}
+	wanted, err := newSettings(options)
+	if err != nil {
+		return nil, err
+	}
 	if !c.begin() {
 		return nil, ErrClosed
 	}
 	defer c.running.Done()
-	wanted, err := newSettings(settings{isRenewed: true, mayWait: true}, options)
-	if err != nil {
-		return nil, err
-	}
-	for isFirst := true; ; isFirst = false {
+	isAnswered := false
+	for isTrial := len(keys) > 1; ; isTrial = false {
 		// If the program has named no owner, each attempt has a new owner: a late release of an earlier attempt must not end a new tenure.
-		t := c.newTenure(keys, wanted)
-		if err = t.acquire(ctx, isFirst); err == nil {
-			return t.lock(), nil
+		l := c.newLock(keys, wanted)
+		if err = l.acquire(ctx, isTrial); err == nil {
+			return l, nil
 		}
-		t.giveBack(ctx, err)
-		isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed)
-		isTried := isFirst && len(keys) > 1 && errors.Is(err, ErrBusy)
-		isAnswered := !isFirst || t.isAnswered.Load()
-		switch {
-		case t.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
+		l.giveBack(ctx, err)
+		isAnswered = isAnswered || l.isAnswered.Load()
+		switch isLost := errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed); {
+		case l.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
 			sleep(ctx, time.Now().Add(firstPause))
-		case t.mayWait && isTried:
-		case ctx.Err() != nil && t.mayWait && isAnswered && errors.Is(err, ErrUnreachable):
-			return nil, t.parts[0].fail(ErrBusy, ctx.Err())
+		case l.mayWait && isTrial && errors.Is(err, ErrBusy):
+		case l.mayWait && isAnswered && ctx.Err() != nil && errors.Is(err, ErrUnreachable):
+			return nil, l.parts[0].fail(ErrBusy, ctx.Err())
 		default:
 			return nil, err
 		}
 	}
 }
 
-// acquire acquires all keys, or ends the tenure. The first attempt tries all keys at once. If there is only one key, the first attempt
-// then waits for this key. Later attempts wait for one key after the other.
-func (t *tenure) acquire(ctx context.Context, isFirst bool) (err error) {
-	acquiring, end := joined(ctx, t.over)
+// acquire acquires all keys, or ends the tenure. A trial tries all keys at once. Otherwise acquire waits for one key after the other.
+func (l *Lock) acquire(ctx context.Context, isTrial bool) (err error) {
+	acquiring, end := joined(ctx, l.over)
 	defer end()
-	if isFirst {
-		err = t.take(acquiring, acquireCommand, t.client.patience, t.parts...)
+	if isTrial {
+		err = l.take(acquiring, acquireCommand, false, l.parts...)
 	}
-	if !isFirst || t.mayWait && len(t.parts) == 1 && errors.Is(err, ErrBusy) {
-		err = nil
-		for i := 0; err == nil && i < len(t.parts); i++ {
-			err = t.parts[i].acquire(acquiring)
-		}
+	for i := 0; !isTrial && err == nil && i < len(l.parts); i++ {
+		err = l.parts[i].acquire(acquiring)
 	}
-	hasLeft, ended := ctx.Err() != nil, t.checkHeld()
+	hasLeft, ended := ctx.Err() != nil, l.checkHeld()
 	if hasLeft && (err == nil || ended != nil) {
-		ended = t.parts[0].contextError(ctx, nil)
+		ended = l.parts[0].contextError(ctx, nil)
 	}
 	if err = cmp.Or(ended, err); err != nil {
-		_ = t.end(err)
+		_ = l.end(err)
 	}
 	return err
 }
 
 // take requests several keys at the same time, and does not wait for a busy key. name is the command: LOCK.ACQUIRE, or LOCK.RENEW for
 // keys that were granted before. If take returns nil, all keys are held. If a key is not granted, take returns ErrBusy. A server must
-// answer within the patience. If patience is 0, there is no limit.
-func (t *tenure) take(ctx context.Context, name string, patience time.Duration, parts ...*part) error {
-	var until time.Time
-	if patience > 0 {
-		until = time.Now().Add(patience).Add(t.within) // the server waits for the replicas for the time within
-	}
+// answer within the patience, but a poll has no limit.
+func (l *Lock) take(ctx context.Context, name string, isPoll bool, parts ...*part) error {
 	calls := make([]*call, len(parts))
 	for i, p := range parts {
-		request := func(r *call) command { return p.command(r, name, p.lease) }
-		limit := t.client.responseLimit + t.within
-		calls[i] = &call{part: p, ctx: ctx, request: request, limit: limit, until: until, isReplicated: t.replicas > 0}
-		if t.mayWait {
-			calls[i].patience = patience
+		r := p.newCall(ctx, func(r *call) command { return p.command(r, name, p.lease) })
+		r.isReplicated = l.replicas > 0
+		r.limit += l.within // the server waits for the replicas for the time within
+		r.until = r.until.Add(l.within)
+		if isPoll {
+			r.until = time.Time{}
 		}
+		calls[i] = r
 	}
-	err := t.client.each(ctx, calls, func(r *call) (err error) {
+	err := l.client.each(ctx, calls, func(r *call) (err error) {
 		if err = r.ask(); name == renewCommand {
 			err = r.readConfirmation(err)
 		} else {
@@ -248,55 +203,50 @@ func (t *tenure) take(ctx context.Context, name string, patience time.Duration, 
 	if err != nil {
 		return err
 	}
-	return t.hold(calls)
+	return l.hold(calls)
 }
 
-// waitPermit asks for one of the waitPermits, and returns a channel that gives the permit. Callers get the permits in the order in
-// which they ask.
+// waitPermit asks for one of the waitPermits, and returns a channel that is closed when the caller has the permit. Callers get the
+// permits in the order in which they ask. The end of ctx gives the permit back.
 func (c *Client) waitPermit(ctx context.Context) <-chan struct{} {
 	permit := make(chan struct{})
 	go func() {
 		select {
 		case c.waitPermits <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case permit <- struct{}{}:
-		case <-ctx.Done():
+			close(permit)
+			<-ctx.Done()
 			<-c.waitPermits
+		case <-ctx.Done():
 		}
 	}()
 	return permit
 }
 
-// acquire waits until the key is held. To wait in the server's queue, acquire needs one of the client's waitPermits. Until acquire
-// gets a permit, it polls. The polls prevent a deadlock: the callers that have the permits may all wait for a lock that this caller
-// holds.
-func (p *part) acquire(ctx context.Context) (err error) {
-	asking, stop := context.WithCancel(ctx)
-	defer stop()
-	var permit <-chan struct{}
-	for pause := firstPause; ; pause = min(2*pause, time.Second) {
-		if permit == nil {
-			permit = p.client.waitPermit(asking)
-		}
-		turn, cancel := context.WithTimeout(ctx, pause)
+// acquire tries the key, and then waits until the key is held, if the caller wants to wait. To wait in the server's queue, acquire
+// needs one of the client's waitPermits. Until acquire gets a permit, it polls. The polls prevent a deadlock: the callers that have the
+// permits may all wait for a lock that this caller holds.
+func (p *part) acquire(ctx context.Context) error {
+	err := p.take(ctx, acquireCommand, false, p)
+	if !p.mayWait || !errors.Is(err, ErrBusy) {
+		return err
+	}
+	waiting, end := context.WithCancel(ctx)
+	defer end()
+	permit := p.client.waitPermit(waiting)
+	for pause := firstPause; errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded); pause = min(2*pause, time.Second) {
+		turn, stop := context.WithTimeout(ctx, pause)
 		select {
 		case <-permit:
-			permit, err = nil, p.wait(ctx)
+			err = p.wait(ctx)
 		case <-turn.Done():
-			err = p.take(ctx, acquireCommand, 0, p)
+			err = p.take(ctx, acquireCommand, true, p)
 		}
-		isBusy := errors.Is(err, ErrBusy) && !errors.Is(err, context.DeadlineExceeded)
-		if isBusy {
+		if errors.Is(err, ErrBusy) {
 			<-turn.Done() // pause: a lease that is shorter than a round trip is over in every attempt
 		}
-		cancel()
-		if !isBusy {
-			return err
-		}
+		stop()
 	}
+	return err
 }
 
 // wait waits in the server's queue, with one request for each slice of the wait, and then confirms the grant. The server keeps the place
@@ -304,7 +254,6 @@ func (p *part) acquire(ctx context.Context) (err error) {
 // the grant, wait returns ErrBusy. If the server ends the wait just before the deadline, the error is ErrBusy and also
 // context.DeadlineExceeded.
 func (p *part) wait(ctx context.Context) error {
-	defer func() { <-p.client.waitPermits }()
 	deadline, hasDeadline := ctx.Deadline()
 	isLast := false
 	r := &call{part: p, ctx: ctx, limit: slice + p.client.responseLimit, isWait: true, request: func(r *call) command {
@@ -321,7 +270,7 @@ func (p *part) wait(ctx context.Context) error {
 		case err != nil:
 			return err
 		case p.mayBeHeld: // the grant has a short lease: set the whole lease
-			if err = p.take(ctx, renewCommand, p.client.patience, p); !p.mayBeHeld {
+			if err = p.take(ctx, renewCommand, false, p); !p.mayBeHeld {
 				err = p.fail(ErrBusy)
 			}
 			return err
@@ -360,7 +309,7 @@ func (r *call) readGrant(err error) error {
 func (r *call) readConfirmation(err error) error {
 	err = r.checkNumber(err, true)
 	if r.mayBeHeld = !deniesTenure(err); !r.mayBeHeld {
-		return r.fail(ErrLost, r.cause())
+		return r.fail(ErrLost, r.failure)
 	}
 	return err
 }
@@ -387,13 +336,8 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 	}
 	words = append(words, arguments...)
 	words = append(words, "HOLDS", 1)
-	switch k := p.kind; {
-	case k.Weight > 0: // the server refuses SHARED with a weight, but after a downgrade each renewal must name the weight
-		words = append(words, "SLOTS", min(k.Slots, maxSlots), "WEIGHT", k.Weight)
-	case k.Slots == shared:
-		words = append(words, "SHARED")
-	case k.Slots > 0:
-		words = append(words, "SLOTS", k.Slots)
+	for _, word := range strings.Fields(p.kind.Limit + p.kind.Weight) {
+		words = append(words, word)
 	}
 	return newCommand(words...)
 }
@@ -401,21 +345,20 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 // giveBack cleans up after an acquisition that has failed: it releases the keys that the server may have granted, and leaves the
 // queues of the keys. If the context of the caller has ended, or if no server has answered, giveBack does not wait for the replies.
 // But if the program has named the owner, giveBack waits: see leave.
-func (t *tenure) giveBack(ctx context.Context, failure error) {
+func (l *Lock) giveBack(ctx context.Context, failure error) {
 	var calls []*call
-	for _, p := range t.parts {
+	for _, p := range l.parts {
 		if p.mayBeHeld { // HOLDS 0 also removes the owner from the key's queue
-			calls = append(calls, p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "HOLDS", 0))
+			calls = append(calls, p.newRelease(ctx, "HOLDS", 0))
 		}
-	}
-	if len(calls) == 0 {
-		return
 	}
 	grace := leaveLimit
 	if ctx.Err() != nil || errors.Is(failure, ErrUnreachable) {
 		grace = 0
 	}
-	_ = t.leave(failure, grace, calls)
+	if len(calls) > 0 {
+		_ = l.leave(failure, grace, calls)
+	}
 }
 
 // leave makes calls that release keys, in the background. If the calls last longer than the grace, leave returns the failure.
@@ -424,9 +367,9 @@ func (t *tenure) giveBack(ctx context.Context, failure error) {
 // So for such an owner the calls end after 200 ms, and leave waits until they have ended.
 //
 // The caller must have called Client.begin.
-func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error {
-	limit, late := t.client.patience, time.After(grace)
-	if t.isOwnerNamed {
+func (l *Lock) leave(failure error, grace time.Duration, calls []*call) error {
+	limit, late := l.client.patience, time.After(grace)
+	if l.isOwnerNamed {
 		limit, late = leaveLimit, nil
 	}
 	asking, stop := context.WithTimeout(context.Background(), limit)
@@ -434,12 +377,12 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 		r.ctx = asking
 	}
 	done := make(chan error, 1)
-	t.client.running.Add(1)
+	l.client.running.Add(1)
 	go func() {
-		defer t.client.running.Done()
+		defer l.client.running.Done()
 		defer stop()
-		t.unread.Wait() // no release may overtake a request
-		done <- t.client.each(asking, calls, (*call).finishRelease)
+		l.unread.Wait() // no release may overtake a request
+		done <- l.client.each(asking, calls, (*call).finishRelease)
 	}()
 	select {
 	case err := <-done:
@@ -452,12 +395,11 @@ func (t *tenure) leave(failure error, grace time.Duration, calls []*call) error 
 // finishRelease sends a LOCK.RELEASE, and reads the reply. If a reply was lost, the server may already have released the key. So NOTHELD
 // in a later reply does not mean that the tenure was lost.
 func (r *call) finishRelease() error {
-	r.isRelease = true
 	switch r.err = r.checkNumber(r.ask(), false); {
 	case r.isUncertain && hasCode(r.err, "NOTHELD"):
 		r.err = nil
 	case deniesTenure(r.err):
-		r.err = r.fail(ErrLost, r.cause())
+		r.err = r.fail(ErrLost, r.failure)
 	}
 	return r.err
 }

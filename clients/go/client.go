@@ -47,9 +47,9 @@ type Client struct {
 
 	mu       sync.Mutex
 	nodes    map[string]*node
-	tenures  map[*tenure]struct{} // the tenures that have not ended
-	isBroken bool                 // a connection broke, so watch must renew all locks
-	wakesAt  time.Time            // when the alarm is due; the zero time means never
+	locks    map[*Lock]struct{} // the locks that have not ended
+	isBroken bool               // a connection broke, so watch must renew all locks
+	wakesAt  time.Time          // when the alarm is due; the zero time means never
 }
 
 // An Option sets how a Client behaves.
@@ -90,7 +90,7 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		waitPermits:   make(chan struct{}, 256),
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
-		tenures:       make(map[*tenure]struct{}),
+		locks:         make(map[*Lock]struct{}),
 	}
 	c.open, c.shut = context.WithCancelCause(context.Background())
 	c.alarm = time.AfterFunc(math.MaxInt64, c.watch)
@@ -112,20 +112,16 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 // call Close. Close waits until the releases in progress have ended, at most for the patience.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	wasClosed := c.open.Err() != nil
 	c.shut(ErrClosed)
 	c.mu.Unlock()
-	if wasClosed {
-		return ErrClosed
-	}
-	c.watch() // ends all tenures
+	c.watch() // ends all locks
 	c.running.Wait()
 	c.alarm.Stop()
 	c.mu.Lock()
 	nodes := slices.Collect(maps.Values(c.nodes))
 	c.mu.Unlock()
 	for _, n := range nodes {
-		for cn := c.takeIdle(n, time.Time{}, 0); cn != nil; cn = c.takeIdle(n, time.Time{}, 0) {
+		for cn := c.takeIdle(n, time.Time{}, false); cn != nil; cn = c.takeIdle(n, time.Time{}, false) {
 			cn.close()
 		}
 	}
@@ -177,7 +173,8 @@ func (c *Client) DoAll(
 	return fn(lock.Context(ctx), lock)
 }
 
-// Lead waits until this candidate is the leader, runs fn, and then releases the lock. The lock is exclusive. lock.Token is the number
+// Lead waits until this candidate is the leader, runs fn, and then releases the lock. The lock is exclusive: Shared, Slots and Weight
+// have no effect. lock.Token is the number
 // of the term. This number is larger than the number of every earlier term.
 //
 // When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
@@ -187,7 +184,7 @@ func (c *Client) DoAll(
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
-	options = append(slices.Clip(options), func(s *settings) { s.require(s.Slots == 0, "Lead takes neither Shared nor Slots") })
+	options = append(slices.Clip(options), func(s *settings) { s.kind = kind{} })
 	for {
 		hasRun, isDeposed := false, false
 		err := c.Do(ctx, key, func(ctx context.Context, lock *Lock) error {

@@ -150,14 +150,9 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// connection returns an idle connection to a node that was opened after a time, or opens a new connection. A wait does not use the
-// last idle connection, because the renewals need this connection if the server accepts no further connection.
+// connection returns an idle connection to a node that was opened after a time, or opens a new connection.
 func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWait bool) (*connection, error) {
-	kept := 0
-	if isWait {
-		kept = 1
-	}
-	if cn := c.takeIdle(n, after, kept); cn != nil {
+	if cn := c.takeIdle(n, after, isWait); cn != nil {
 		return cn, nil
 	}
 	conn, isLastKnown, err := n.dial(ctx)
@@ -212,13 +207,14 @@ func (c *Client) watchIdle(cn *connection) {
 	cn.watched <- isIntact
 }
 
-// takeIdle returns an idle connection that is intact and was opened after a time. If there is none, takeIdle returns nil. kept is the
-// number of idle connections that other requests need. watchIdle does not read from the returned connection any more.
-func (c *Client) takeIdle(n *node, after time.Time, kept int) *connection {
+// takeIdle returns an idle connection that is intact and was opened after a time. If there is none, takeIdle returns nil. A wait does
+// not get the last idle connection, because the renewals need this connection if the server accepts no further connection. watchIdle
+// does not read from the returned connection any more.
+func (c *Client) takeIdle(n *node, after time.Time, isWait bool) *connection {
 	for {
 		c.mu.Lock()
 		i := slices.IndexFunc(n.idle, func(cn *connection) bool { return cn.opened.After(after) })
-		if i < 0 || len(n.idle) <= kept {
+		if i < 0 || isWait && len(n.idle) == 1 {
 			c.mu.Unlock()
 			return nil
 		}

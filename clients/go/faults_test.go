@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -163,7 +162,6 @@ func TestACallerCanLeaveAtEachStepOfTheConnection(t *testing.T) {
 	held := func(client *lockward.Client) *lockward.Lock {
 		lock, err := client.Acquire(t.Context(), "k", lockward.WithLease(time.Hour))
 		check(t, err)
-		keepAlive(t, lock)
 		return lock
 	}
 	acquired := func(lock *lockward.Lock, err error) {
@@ -486,8 +484,8 @@ func TestAServerThatAcceptsAndNeverAnswers(t *testing.T) {
 	defer cancel()
 	_, err = patient.Acquire(ctx, "k")
 	expect(t, err, lockward.ErrUnreachable, context.DeadlineExceeded)
-	_, failed := acquiring(t.Context(), t, patient, []string{"k"})
-	_, closed := acquiring(t.Context(), t, client, []string{"k"})
+	_, failed := acquiring(t.Context(), patient, []string{"k"})
+	_, closed := acquiring(t.Context(), client, []string{"k"})
 	select {
 	case <-failed:
 		t.Error("the call must go on for its patience")
@@ -511,7 +509,7 @@ func TestAPrimaryThatChangesDuringTheConfirmationOfAGrant(t *testing.T) {
 		}
 		return true, nil
 	}))
-	granted, failed := acquiring(t.Context(), t, client, []string{"k"}, lockward.WithLease(time.Hour))
+	granted, failed := acquiring(t.Context(), client, []string{"k"}, lockward.WithLease(time.Hour))
 	s.waitFor("k", 1)
 	check(t, other.Release(t.Context()))
 	select {
@@ -595,25 +593,50 @@ func TestSeveralKeysWithTooFewReplicasAreUnreplicated(t *testing.T) {
 	client := newClient(t, s.client(), lockward.WithPatience(time.Second), lockward.WithResponseLimit(time.Second))
 	_, err := client.AcquireAll(t.Context(), []string{"a", "b", "c"}, lockward.WithReplicas(1, 2*time.Second))
 	expect(t, err, lockward.ErrUnreplicated)
+	if waits := s.calls("wait"); waits != 1 {
+		t.Error("the server got WAIT ", waits, " times for its three keys")
+	}
 	for _, key := range []string{"a", "b", "c"} {
 		s.waitUntilFree(key)
 	}
 }
 
-func TestAResumeIgnoresOptionsThatWouldChangeTheTenure(t *testing.T) {
+func TestAResumedLockHasTheRestOfTheHoldLimit(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := newClient(t, s.client())
-	lock := acquire(t, client, "k", lockward.Slots(4), lockward.Weight(2))
-	handle, err := lock.Handle()
-	check(t, err)
-	resumed, err := client.Resume(t.Context(), handle, lockward.WithOwner("other"), lockward.Shared(), lockward.WithReplicas(1, time.Millisecond))
-	check(t, err)
-	if holders, _ := s.info("k"); len(holders) != 1 || holders[0] != (holder{lock.Owner(), lock.Token(), 1}) {
-		t.Error(holders)
+	for _, options := range [][]lockward.AcquireOption{
+		{lockward.WithHoldLimit(time.Second)},
+		{lockward.WithHoldLimit(time.Second), lockward.WithLease(300 * time.Millisecond)},
+		{lockward.WithHoldLimit(time.Second), lockward.WithoutRenewal()},
+	} {
+		lock := acquire(t, client, "k", options...)
+		for range 3 {
+			handle, err := lock.Handle()
+			check(t, err)
+			before := time.Now()
+			lock, err = client.Resume(t.Context(), handle)
+			check(t, err)
+			if left := lock.Until().Sub(before); left > time.Second {
+				t.Error(left)
+			}
+		}
+		receive(t, "the hold limit is over", lock.Lost())
 	}
-	check(t, resumed.Release(t.Context()))
-	s.checkFree("k")
+}
+
+func TestALockWithoutRenewalIsNotRenewedAfterItsResume(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client())
+	lock := acquire(t, client, "k", lockward.WithLease(300*time.Millisecond), lockward.WithoutRenewal())
+	for range 2 {
+		handle, err := lock.Handle()
+		check(t, err)
+		lock, err = client.Resume(t.Context(), handle)
+		check(t, err)
+	}
+	receive(t, "the lease is over", lock.Lost())
 }
 
 func TestSeveralKeysOnSeveralNodesOfAClusterAreOneLock(t *testing.T) {
@@ -625,7 +648,7 @@ func TestSeveralKeysOnSeveralNodesOfAClusterAreOneLock(t *testing.T) {
 	keys := []string{"a", "b", "c", "d", "e", "f"}
 	for _, isBusy := range []bool{false, true} {
 		other := acquire(t, client, "d")
-		granted, _ := acquiring(t.Context(), t, client, keys)
+		granted, _ := acquiring(t.Context(), client, keys)
 		if isBusy {
 			eventually(t, "a caller waits", func() bool {
 				info, _ := rdb.Do(t.Context(), "LOCK.INFO", "d").Result()
@@ -734,60 +757,6 @@ func TestThousandsOfCallersLeaveTogether(t *testing.T) {
 	s.checkFree("k")
 }
 
-func TestALockThatIsDroppedInAnyStateEnds(t *testing.T) {
-	t.Parallel()
-	s := startServer(t)
-	client := newClient(t, s.client())
-	lease := lockward.WithLease(time.Second)
-	for name, use := range map[string]func() (<-chan struct{}, error){
-		"several keys": func() (<-chan struct{}, error) {
-			lock, err := client.AcquireAll(t.Context(), []string{"k", "l"}, lease)
-			return lock.Lost(), err
-		},
-		"after a downgrade": func() (<-chan struct{}, error) {
-			lock, err := client.Acquire(t.Context(), "k", lease)
-			return lock.Lost(), errors.Join(err, lock.Downgrade(t.Context(), lockward.Shared()))
-		},
-		"during a downgrade": func() (<-chan struct{}, error) {
-			lock, err := client.Acquire(t.Context(), "k", lease)
-			go func() { _ = lock.Downgrade(t.Context(), lockward.Shared()) }()
-			return lock.Lost(), err
-		},
-		"after an automatic renewal": func() (<-chan struct{}, error) {
-			lock, err := client.Acquire(t.Context(), "k", lease)
-			renewals := s.calls("lock.renew")
-			eventually(t, "a renewal", func() bool { return s.calls("lock.renew") > renewals })
-			return lock.Lost(), err
-		},
-		"with a hold limit": func() (<-chan struct{}, error) {
-			lock, err := client.Acquire(t.Context(), "k", lease, lockward.WithHoldLimit(time.Hour))
-			return lock.Lost(), err
-		},
-		"resumed": func() (<-chan struct{}, error) {
-			lock, err := client.Acquire(t.Context(), "k", lease)
-			check(t, err)
-			handle, err := lock.Handle()
-			check(t, err)
-			lock, err = client.Resume(t.Context(), handle)
-			return lock.Lost(), err
-		},
-	} {
-		lost, err := use()
-		check(t, err)
-		eventually(t, name+": the lock is lost", func() bool {
-			runtime.GC()
-			select {
-			case <-lost:
-				return true
-			default:
-				return false
-			}
-		})
-		s.waitUntilFree("k")
-		s.waitUntilFree("l")
-	}
-}
-
 func TestAHandleOfKeysWithDifferentKindsCanBeResumed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -842,7 +811,7 @@ func TestARefusedKeyEndsTheCallAtOnceThoughAnotherKeyIsBusy(t *testing.T) {
 	client := newClient(t, s.client())
 	s.do("SET", "string", "")
 	acquire(t, client, "busy", lockward.WithLease(time.Hour))
-	_, failed := acquiring(t.Context(), t, client, []string{"busy", "string"})
+	_, failed := acquiring(t.Context(), client, []string{"busy", "string"})
 	err := receive(t, "the refusal", failed)
 	expect(t, err, lockward.ErrRefused)
 	if errors.Is(err, lockward.ErrBusy) {
@@ -1001,7 +970,7 @@ func TestTheCallerMayChangeItsSlicesDuringACall(t *testing.T) {
 		}
 		return true, nil
 	}))
-	granted, _ := acquiring(t.Context(), t, client, keys, options...)
+	granted, _ := acquiring(t.Context(), client, keys, options...)
 	s.waitFor("b", 1)
 	check(t, other.Release(t.Context()))
 	lock := receive(t, "the grant", granted)

@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,15 +24,8 @@ import (
 // lock's server. With each write to another store, send the Token, and let the store refuse a token that is smaller than an earlier
 // token.
 //
-// Several goroutines may use one Lock at the same time. A Lock must not be copied. When the program has no reference to a Lock any
-// more, the client stops renewing the lock, and the lock ends with its lease.
+// Several goroutines may use one Lock at the same time. A Lock must not be copied.
 type Lock struct {
-	*tenure
-}
-
-// A tenure is the state of a Lock, with one or several keys. Timers and renewals refer to the tenure, not to the Lock. So the garbage
-// collector can collect a Lock that the program has dropped.
-type tenure struct {
 	client *Client
 	settings
 	parts        []*part         // one for each key, in the order of the keys' bytes
@@ -53,15 +45,15 @@ type tenure struct {
 	holdEnd  time.Time // when the hold limit is over; the zero time means never, or that not all keys are held yet
 }
 
-// A part is the state of one key of a tenure. Its methods try, wait for, hold and release the key.
+// A part is the state of one key of a lock. Its methods try, wait for, hold and release the key.
 type part struct {
-	*tenure
+	*Lock
 	key       string
 	token     int64
 	lease     int64 // milliseconds; 0 until the server has chosen the lease
 	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue for this owner
 
-	// When the key is held, tenure.mu guards the following fields.
+	// When the key is held, Lock.mu guards the following fields.
 	kind     kind      // the kind that the next renewal names
 	other    kind      // the kind that the server may have instead, after a downgrade without a reply
 	isHeld   bool      // the key is held, or was held
@@ -71,32 +63,25 @@ type part struct {
 	refusal  error // the error of the last renewal, or nil
 }
 
-// newTenure returns a tenure that is not held.
-func (c *Client) newTenure(keys []string, with settings) *tenure {
-	t := &tenure{client: c, settings: with, parts: make([]*part, len(keys)), isOwnerNamed: with.owner != ""}
-	t.lost, t.renewing = make(chan struct{}), make(chan struct{}, 1)
-	if !t.isOwnerNamed {
-		t.owner = c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) // no other tenure has this owner
+// newLock returns a lock that is not held.
+func (c *Client) newLock(keys []string, with settings) *Lock {
+	l := &Lock{client: c, settings: with, parts: make([]*part, len(keys)), isOwnerNamed: with.owner != ""}
+	l.lost, l.renewing = make(chan struct{}), make(chan struct{}, 1)
+	if !l.isOwnerNamed {
+		l.owner = c.id + ":" + strconv.FormatUint(c.owners.Add(1), 10) // no other tenure has this owner
 	}
-	t.over, t.cancel = context.WithCancelCause(context.Background())
+	l.over, l.cancel = context.WithCancelCause(context.Background())
+	lease := with.lease
+	if with.holdLimit > 0 {
+		lease = min(lease, with.holdLimit)
+	}
 	for i, key := range keys {
-		t.parts[i] = &part{tenure: t, key: key, lease: t.settings.lease, kind: t.settings.kind, other: t.settings.kind}
+		l.parts[i] = &part{Lock: l, key: key, lease: lease.Milliseconds(), kind: with.kind, other: with.kind}
 	}
 	c.mu.Lock()
-	c.tenures[t] = struct{}{}
+	c.locks[l] = struct{}{}
 	c.mu.Unlock()
-	_ = t.checkHeld() // the client may be closed
-	return t
-}
-
-// lock returns the Lock of a tenure that is held.
-func (t *tenure) lock() *Lock {
-	l := &Lock{t}
-	runtime.AddCleanup(l, func(t *tenure) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.isRenewed = false
-	}, t)
+	_ = l.checkHeld() // the client may be closed
 	return l
 }
 
@@ -162,10 +147,7 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 //
 // The error is ErrLost, ErrReleased, ErrRefused, ErrUnreachable, or the cause of ctx. ErrUnreachable means that no server answered
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
-func (l *Lock) Renew(ctx context.Context) error {
-	defer runtime.KeepAlive(l)
-	return l.renew(ctx, 0)
-}
+func (l *Lock) Renew(ctx context.Context) error { return l.renew(ctx, "") }
 
 // Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
 // present limit. In the same step the server grants the lock to the waiters that the new limit admits. The token and the weight stay.
@@ -173,13 +155,12 @@ func (l *Lock) Renew(ctx context.Context) error {
 // Downgrade returns the errors of Renew. After ErrUnreachable, or after the end of ctx, the next renewal may still downgrade the lock.
 // If the server has refused only some of several keys, the other keys are downgraded.
 func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
-	defer runtime.KeepAlive(l)
 	var wanted settings
 	limit(&wanted)
-	if wanted.require(wanted.Slots != 0, "Downgrade takes Shared or Slots"); wanted.err != nil {
-		return wanted.err
+	if wanted.kind.Limit == "" {
+		return errors.New("lockward: Downgrade takes Shared or Slots")
 	}
-	return l.renew(ctx, wanted.Slots)
+	return l.renew(ctx, wanted.kind.Limit)
 }
 
 // Guarded runs the command args only while the server has this tenure: it sends LOCK.GUARD with the token of the lock. The server
@@ -197,7 +178,6 @@ func (l *Lock) Downgrade(ctx context.Context, limit AcquireOption) error {
 // error is ErrUnreachable. If ctx has ended, this error is also ctx.Err(). If ctx ends before the client sends the command, the
 // command did not run. Then the error is the cause of ctx, not ErrUnreachable.
 func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
-	defer runtime.KeepAlive(l)
 	p, words := l.parts[0], append([]any{"LOCK.GUARD", l.Key(), l.Token()}, args...)
 	reply, err := newCommand(words...), error(nil)
 	ctx, end := joined(ctx, l.client.open) // after a loss, Guarded waits for the reply, because the command may have run
@@ -206,17 +186,17 @@ func (l *Lock) Guarded(ctx context.Context, args ...any) *redis.Cmd {
 		err = errors.New("lockward: a guarded command needs a lock of one key")
 	}
 	for isRenewed := false; err == nil; isRenewed = true {
-		r := p.newCall(ctx, words...)
+		r := p.newCall(ctx, func(*call) command { return newCommand(words...) })
 		r.isOnce = true
 		if err = p.checkHeld(); err == nil {
 			err = r.ask()
 		}
 		switch isFenced := hasCode(err, "FENCED"); {
 		case isFenced && isRenewed:
-			_ = l.end(p.fail(ErrLost, r.cause()))
+			_ = l.end(p.fail(ErrLost, r.failure))
 			err = l.checkHeld()
 		case isFenced:
-			err = l.renew(ctx, 0) // a server in quarantine restores the tenure
+			err = l.renew(ctx, "") // a server in quarantine restores the tenure
 		case r.reply != nil && (err == nil || errors.Is(err, ErrRefused)):
 			return r.reply
 		case ctx.Err() != nil && errors.Is(err, ErrUnreachable) && !r.isUncertain:
@@ -245,7 +225,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	calls := make([]*call, len(l.parts)) // if one key is lost, the other keys may still be held
 	l.mu.Lock()
 	for i, p := range l.parts {
-		calls[i] = p.newCall(ctx, "LOCK.RELEASE", p.key, p.owner, "ALL", "TOKEN", p.token)
+		calls[i] = p.newRelease(ctx, "ALL", "TOKEN", p.token)
 		calls[i].until = earliest(calls[i].until, p.deadline)
 	}
 	l.mu.Unlock()
@@ -259,23 +239,28 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // A handle is what another process needs to continue a tenure.
 type handle struct {
-	Owner  string
-	Lease  int64
-	Keys   []string
-	Tokens []int64
-	Kinds  []kind // they differ if the server has refused a downgrade of some keys
+	Owner     string
+	Lease     time.Duration
+	HoldLeft  time.Duration // the rest of the hold limit; 0 means no limit
+	IsRenewed bool
+	Keys      []string
+	Tokens    []int64
+	Kinds     []kind // they differ if the server has refused a downgrade of some keys
 }
 
 // Handle returns a string. Another process passes this string to Client.Resume to continue the tenure. This Lock ends as if it was
-// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The string has no
-// hold limit. The error is ErrLost or ErrReleased.
+// released, and the client does not renew the lock any more. But the server keeps the tenure until its lease ends. The error is ErrLost
+// or ErrReleased.
 func (l *Lock) Handle() (string, error) {
 	if err := l.end(l.parts[0].fail(ErrReleased)); err != nil {
 		return "", err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := handle{Owner: l.owner, Lease: l.parts[0].lease, Tokens: l.Tokens()}
+	h := handle{Owner: l.owner, Lease: duration(l.parts[0].lease), IsRenewed: l.isRenewed, Tokens: l.Tokens()}
+	if l.holdLimit > 0 {
+		h.HoldLeft = max(time.Millisecond, time.Until(l.holdEnd))
+	}
 	for _, p := range l.parts {
 		h.Keys, h.Kinds = append(h.Keys, p.key), append(h.Kinds, p.kind)
 	}
@@ -285,81 +270,77 @@ func (l *Lock) Handle() (string, error) {
 }
 
 // Resume continues the tenure of a handle that Lock.Handle has returned. Resume renews the tenure, and returns a Lock that is held.
-// Only the options for the lease, the renewal and the hold limit have an effect. A hold limit begins with this renewal.
+// The lock is lost when the rest of its hold limit has passed since this renewal. After WithoutRenewal, only calls of Renew renew the
+// lock.
 //
 // Resume returns the errors of Lock.Renew. If one of several keys is lost, Resume releases the other keys. After any error
-// except ErrLost, the program can resume the handle again. If an option is out of range, Resume sends no request.
-func (c *Client) Resume(ctx context.Context, text string, options ...AcquireOption) (*Lock, error) {
+// except ErrLost, the program can resume the handle again.
+func (c *Client) Resume(ctx context.Context, text string) (*Lock, error) {
 	var h handle
 	encoded := base64.NewDecoder(base64.RawURLEncoding, strings.NewReader(text))
 	err := gob.NewDecoder(encoded).Decode(&h)
 	if count := len(h.Keys); err != nil || count == 0 || len(h.Tokens) != count || len(h.Kinds) != count {
 		return nil, errors.New("lockward: this is not the handle of a lock")
 	}
-	wanted, err := newSettings(settings{lease: h.Lease, isRenewed: true}, options)
-	if err != nil {
-		return nil, err
-	}
-	wanted.owner, wanted.kind, wanted.replicas = h.Owner, kind{}, 0 // the options of the caller cannot change these settings
-	t := c.newTenure(h.Keys, wanted)
-	for i, p := range t.parts {
+	l := c.newLock(h.Keys, settings{owner: h.Owner, lease: h.Lease, holdLimit: h.HoldLeft, isRenewed: h.IsRenewed})
+	for i, p := range l.parts {
 		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
 	}
-	renewing, end := joined(ctx, t.over)
+	renewing, end := joined(ctx, l.over)
 	defer end()
-	err = t.take(renewing, renewCommand, c.patience, t.parts...)
+	err = l.take(renewing, renewCommand, false, l.parts...)
 	if errors.Is(err, ErrBusy) { // the renewed lease is already over
-		err = t.parts[0].fail(ErrLost)
+		err = l.parts[0].fail(ErrLost)
 	}
 	if err != nil {
-		err = cmp.Or(t.end(err), err)
-		if errors.Is(err, ErrLost) && len(t.parts) > 1 { // the other keys may still be held
-			_ = (&Lock{t}).Release(ctx)
+		err = cmp.Or(l.end(err), err)
+		if errors.Is(err, ErrLost) { // the other keys may still be held
+			_ = l.Release(ctx)
 		}
 		return nil, err
 	}
-	return t.lock(), nil
+	return l, nil
 }
 
 // checkHeld returns why the lock is not held, or nil if it is held.
-func (t *tenure) checkHeld() error { return t.end(nil) }
+func (l *Lock) checkHeld() error { return l.end(nil) }
 
 // end ends the tenure in this process if reason is not nil. It returns why the tenure had ended before the call, or nil.
-func (t *tenure) end(reason error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	earlier := t.endReason(t.parts...)
-	t.finish(reason)
+func (l *Lock) end(reason error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	earlier := l.endReason(l.parts...)
+	l.finish(reason)
 	return earlier
 }
 
 // endReason returns why the lock is not held, or nil if it is held. The lock is lost when the lease of one of its keys is over.
 // endReason checks only the leases of parts. The caller must hold mu.
-func (t *tenure) endReason(parts ...*part) error {
-	now, first := time.Now(), t.parts[0]
+func (l *Lock) endReason(parts ...*part) error {
+	now, first := time.Now(), l.parts[0]
 	for _, p := range parts {
 		if p.isHeld && !now.Before(p.deadline) {
-			t.finish(p.fail(ErrLost, errors.New("its lease is over"), p.refusal))
+			l.finish(p.fail(ErrLost, errors.New("its lease is over"), p.refusal))
 		}
 	}
-	if t.client.open.Err() != nil && first.isHeld {
-		t.finish(first.fail(ErrLost, ErrClosed))
-	} else if t.client.open.Err() != nil {
-		t.finish(first.fail(ErrClosed))
+	if l.client.open.Err() != nil && first.isHeld {
+		l.finish(first.fail(ErrLost, ErrClosed))
+	} else if l.client.open.Err() != nil {
+		l.finish(first.fail(ErrClosed))
 	}
-	return context.Cause(t.over)
+	return context.Cause(l.over)
 }
 
 // finish ends the tenure if reason is not nil. If the tenure has ended before, finish does nothing. The caller must hold mu.
-func (t *tenure) finish(reason error) {
-	if reason == nil || t.over.Err() != nil {
+func (l *Lock) finish(reason error) {
+	if reason == nil || l.over.Err() != nil {
 		return
 	}
 	if errors.Is(reason, ErrLost) {
-		close(t.lost)
+		close(l.lost)
 	}
-	t.cancel(reason)
-	t.client.mu.Lock()
-	defer t.client.mu.Unlock()
-	delete(t.client.tenures, t)
+	l.cancel(reason)
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	delete(l.client.locks, l)
 }

@@ -28,33 +28,29 @@ func renewalPeriod(lease int64) time.Duration { return duration(lease) / 60 * 19
 
 // hold starts to watch and renew the leases that calls have obtained. It returns ErrBusy if a key was not granted, or if a lease is
 // already over.
-func (t *tenure) hold(calls []*call) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *Lock) hold(calls []*call) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	var busy []error
 	for _, r := range calls {
 		if !r.mayBeHeld || !now.Before(leaseEnd(r.sent, r.asked)) {
-			busy = append(busy, r.fail(ErrBusy))
+			return r.fail(ErrBusy)
 		}
-	}
-	if len(busy) > 0 {
-		return errors.Join(busy...)
 	}
 	for _, r := range calls {
 		r.isHeld = true
 		r.extend()
 	}
-	if t.holdLimit > 0 && t.isWhole() {
+	if l.holdLimit > 0 && l.isWhole() {
 		last := slices.MaxFunc(calls, func(a, b *call) int { return a.sent.Compare(b.sent) })
-		t.holdEnd = last.sent.Add(t.holdLimit)
-		for _, p := range t.parts {
-			if p.deadline = earliest(p.deadline, t.holdEnd); p.end.After(t.holdEnd) { // the server has chosen too long a lease
+		l.holdEnd = last.sent.Add(l.holdLimit)
+		for _, p := range l.parts {
+			if p.deadline = earliest(p.deadline, l.holdEnd); p.end.After(l.holdEnd) { // the server has chosen too long a lease
 				p.renewAt = now
 			}
 		}
 	}
-	t.wake()
+	l.wake()
 	return nil
 }
 
@@ -68,28 +64,28 @@ func (c *Client) wakeAt(at time.Time) {
 	}
 }
 
-// watch ends the tenures whose leases are over. It renews each tenure that has a key whose renewal period is half over. It renews the
-// tenures this early so that their renewals share a pipeline. If a connection broke, watch renews all tenures. watch does not wait for
-// a server.
+// watch ends the locks whose leases are over. It renews each lock that has a key whose renewal period is half over. It renews the
+// locks this early so that their renewals share a pipeline. If a connection broke, watch renews all locks. watch does not wait for a
+// server.
 func (c *Client) watch() {
 	c.mu.Lock()
 	c.wakesAt = time.Time{}
-	isBroken, tenures := c.isBroken, slices.Collect(maps.Keys(c.tenures))
+	isBroken, locks := c.isBroken, slices.Collect(maps.Keys(c.locks))
 	c.isBroken = false
 	c.mu.Unlock()
 	var due []*call
-	for _, t := range tenures {
-		t.mu.Lock()
+	for _, l := range locks {
+		l.mu.Lock()
 		isDue := func(p *part) bool { return p.isHeld && (p.isDue() || isBroken) }
-		if t.endReason(t.parts...) == nil && slices.ContainsFunc(t.parts, isDue) {
+		if l.endReason(l.parts...) == nil && slices.ContainsFunc(l.parts, isDue) {
 			select {
-			case t.renewing <- struct{}{}:
-				due = append(due, t.newRenewals(t.over, false)...)
+			case l.renewing <- struct{}{}:
+				due = append(due, l.newRenewals(l.over, false)...)
 			default:
 			}
 		}
-		t.wake()
-		t.mu.Unlock()
+		l.wake()
+		l.mu.Unlock()
 	}
 	if len(due) > 0 {
 		automatic := func(r *call) error { return r.finishRenewal(false) }
@@ -97,35 +93,38 @@ func (c *Client) watch() {
 	}
 }
 
-// renew renews all keys for the program. If slots is not 0, the renewal is a downgrade.
-func (t *tenure) renew(ctx context.Context, slots int) error {
-	ctx, end := joined(ctx, t.over)
+// renew renews all keys for the program. If limit is not empty, the renewal is a downgrade to this limit.
+func (l *Lock) renew(ctx context.Context, limit string) error {
+	ctx, end := joined(ctx, l.over)
 	defer end()
-	ctx, stop := context.WithTimeout(ctx, t.client.patience)
+	ctx, stop := context.WithTimeout(ctx, l.client.patience)
 	defer stop()
 	select {
-	case t.renewing <- struct{}{}:
+	case l.renewing <- struct{}{}:
 	case <-ctx.Done(): // another renewal is still in progress
-		return cmp.Or(t.checkHeld(), t.parts[0].contextError(ctx, nil))
+		return cmp.Or(l.checkHeld(), l.parts[0].contextError(ctx, nil))
 	}
-	t.mu.Lock()
-	for _, p := range t.parts {
-		if slots > 0 {
-			p.other, p.kind.Slots = p.kind, slots
+	l.mu.Lock()
+	for _, p := range l.parts {
+		if limit != "" {
+			p.other, p.kind.Limit = p.kind, limit
+			if limit == "SHARED" && p.kind.Weight != "" { // the server refuses SHARED with a weight
+				p.kind.Limit = "SLOTS 1000000"
+			}
 		}
 	}
-	calls := t.newRenewals(ctx, true)
-	t.mu.Unlock()
-	err := t.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(true) })
-	return cmp.Or(t.checkHeld(), err)
+	calls := l.newRenewals(ctx, true)
+	l.mu.Unlock()
+	err := l.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(true) })
+	return cmp.Or(l.checkHeld(), err)
 }
 
 // newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.
 // The last call removes this element. The calls ask for the whole lease if the program wants the renewal (isWanted), or if the client
 // renews the key automatically. Otherwise a call asks only for the time that is left of the lease. Such a call does not extend the
 // lease, but restores a tenure that a server has forgotten. The new lease does not end after the hold limit.
-func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
-	for _, p := range t.parts {
+func (l *Lock) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
+	for _, p := range l.parts {
 		if !p.isHeld {
 			continue
 		}
@@ -153,7 +152,7 @@ func (t *tenure) newRenewals(ctx context.Context, isWanted bool) (calls []*call)
 		}
 		calls = append(calls, r)
 	}
-	t.renewals = len(calls)
+	l.renewals = len(calls)
 	return calls
 }
 
@@ -167,12 +166,12 @@ func (r *call) finishRenewal(isWanted bool) error {
 		<-r.renewing
 		defer r.wake()
 	}
-	r.refusal = r.cause()
+	r.refusal = r.failure
 	switch ended := r.endReason(r.part); { // only this key, because a check of many keys takes long; watch checks the other keys
 	case ended != nil:
 		return ended
 	case deniesTenure(err):
-		r.finish(r.fail(ErrLost, r.cause()))
+		r.finish(r.fail(ErrLost, r.failure))
 		return context.Cause(r.over)
 	case err == nil:
 		r.extend()
@@ -197,14 +196,14 @@ func (r *call) extend() {
 }
 
 // wake makes watch run when it must renew the tenure or end it.
-func (t *tenure) wake() {
-	for _, p := range t.parts {
+func (l *Lock) wake() {
+	for _, p := range l.parts {
 		switch {
 		case !p.isHeld:
-		case len(t.renewing) == 0 && p.isAutomatic():
-			t.client.wakeAt(earliest(p.renewAt, p.deadline))
+		case len(l.renewing) == 0 && p.isAutomatic():
+			l.client.wakeAt(earliest(p.renewAt, p.deadline))
 		default:
-			t.client.wakeAt(p.deadline)
+			l.client.wakeAt(p.deadline)
 		}
 	}
 }
@@ -221,7 +220,7 @@ func (p *part) isAutomatic() bool {
 }
 
 // isWhole returns whether all keys are held, or were held. It checks only the last key, because no key is acquired after this key.
-func (t *tenure) isWhole() bool { return t.parts[len(t.parts)-1].isHeld }
+func (l *Lock) isWhole() bool { return l.parts[len(l.parts)-1].isHeld }
 
 // isDue returns whether the key is to be renewed now.
 func (p *part) isDue() bool {

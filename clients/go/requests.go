@@ -28,7 +28,6 @@ type call struct {
 	request      func(r *call) command // returns the request for one attempt
 	limit        time.Duration         // how long to wait for one reply
 	until        time.Time             // the client does not send the request after this time; the zero time means no limit
-	patience     time.Duration         // if not 0, each answer of a server starts this time again
 	isWait       bool                  // the request waits in the server's queue
 	isRenewal    bool                  // the request uses the connections for renewals
 	isReplicated bool                  // replicas must confirm the grant
@@ -40,18 +39,25 @@ type call struct {
 	isAttempted bool      // an attempt has ended, and ask has not handled its outcome yet
 	reply       command   // the last request with its reply; nil if the reply is missing
 	confirmed   command   // the WAIT after the last request, with its reply
-	failure     error     // why there is no answer
+	failure     error     // the error reply, or why there is no reply
 	err         error     // the error that finishRelease has returned
 	isUncertain bool      // a request was sent, and its reply is missing
 	after       time.Time // the next request needs a connection that was opened after this time
 	isShortened bool      // the server has refused the lease as too long
 }
 
-// newCall returns a call that sends the words. A server must answer within the patience.
-func (p *part) newCall(ctx context.Context, words ...any) *call {
-	request := func(*call) command { return newCommand(words...) }
+// newCall returns a call that sends a request. A server must answer within the patience.
+func (p *part) newCall(ctx context.Context, request func(r *call) command) *call {
 	until := time.Now().Add(p.client.patience)
 	return &call{part: p, ctx: ctx, request: request, limit: p.client.responseLimit, until: until}
+}
+
+// newRelease returns a call that releases the key.
+func (p *part) newRelease(ctx context.Context, words ...any) *call {
+	words = append([]any{"LOCK.RELEASE", p.key, p.owner}, words...)
+	r := p.newCall(ctx, func(*call) command { return newCommand(words...) })
+	r.isRelease = true
+	return r
 }
 
 // each runs finish for several calls at the same time, and waits until finish has returned for all of them. finish must call ask. The
@@ -117,9 +123,8 @@ func (r *call) ask() error {
 			case moved.addr != "" && !isCluster:
 				return r.fail(ErrRefused, refusal, errors.New("the server is a node of a cluster, which needs a *redis.ClusterClient"))
 			}
-			r.failure = refusal
-			if r.patience > 0 && !isNoAnswer(refusal) {
-				r.until = time.Now().Add(r.patience).Add(r.within)
+			if r.mayWait && !r.isHeld && !r.until.IsZero() && !isNoAnswer(refusal) { // each answer starts the patience again
+				r.until = time.Now().Add(r.client.patience).Add(r.within)
 			}
 			if redirects++; moved.addr != "" && redirects < 5 {
 				to = moved
@@ -188,7 +193,7 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 	isSent := cn != nil && cn.isReady
 	isBroken := isSent && err != nil && ended == nil
 	for _, r := range calls {
-		r.isAttempted, r.failure, r.after = true, err, time.Time{}
+		r.isAttempted, r.after = true, time.Time{}
 		if err != nil {
 			r.reply, r.failure = nil, cmp.Or(ended, err)
 			r.isUncertain = r.isUncertain || isSent
@@ -197,10 +202,11 @@ func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
 			}
 			continue
 		}
-		if !isNoAnswer(r.reply.Err()) {
+		r.failure = r.reply.Err()
+		if !isNoAnswer(r.failure) {
 			r.isAnswered.Store(true)
 		}
-		if isTransient(r.reply.Err()) { // a new connection may lead to another server
+		if isTransient(r.failure) { // a new connection may lead to another server
 			r.after, isBroken = time.Now(), true
 		}
 	}
@@ -250,14 +256,6 @@ func (r *call) checkNumber(err error, isToken bool) error {
 func (r *call) unexpected() error {
 	r.isUncertain = true
 	return r.fail(ErrRefused, fmt.Errorf("unexpected reply: %v", r.reply))
-}
-
-// cause returns why the last attempt has failed, without the key and the outcome. It returns nil if the attempt has not failed.
-func (r *call) cause() error {
-	if r.reply == nil {
-		return r.failure
-	}
-	return r.reply.Err()
 }
 
 // sleep waits until a time, or until the context ends.
