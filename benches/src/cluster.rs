@@ -87,12 +87,12 @@ pub fn measure(report: &mut Report) {
         [nodes.cost(0), nodes.cost(1), nodes.cost(2)]
     });
     for (nodes, [lock, set, renewal]) in NODES.into_iter().zip(&measured) {
-        let row = |name, what, unit, series: &Series| Row::figure(name, what, unit, series).at(nodes, "node");
-        let pair = row("cluster/pair", "server CPU for a pair", Unit::Nanoseconds, lock);
+        let row = |what, unit, series: &Series| Row::figure(what, unit, series).at(nodes, "node");
+        let pair = row("server CPU for a pair in the cluster", Unit::Nanoseconds, lock);
         report.row(pair.against("SET NX PX + DEL", set));
-        report.row(row("cluster/renewal", "server CPU for a renewal", Unit::Nanoseconds, renewal));
+        report.row(row("server CPU for a renewal in the cluster", Unit::Nanoseconds, renewal));
         let possible = Series::once(nodes as f64 * 1e9 / lock.median());
         let what = "pairs if each node had its own CPU, computed";
-        report.row(row("cluster/possible", what, Unit::Rate, &possible));
+        report.row(row(what, Unit::Rate, &possible));
     }
 }

@@ -70,15 +70,14 @@ pub fn measure(report: &mut Report) {
         });
         for (holders, costs) in counts.into_iter().zip(costs) {
             for ((work, _), cost) in WORKS.iter().zip(costs) {
-                let what = format!("server CPU for {work}{how}");
-                let row = Row::figure(&format!("holders/{work}{how}"), &what, Unit::Nanoseconds, &cost);
+                let row = Row::figure(&format!("server CPU for {work}{how}"), Unit::Nanoseconds, &cost);
                 report.row(row.at(holders, "holder"));
             }
         }
     }
     for holders in COUNTS {
         let memory = Series::once(memory_of_holder(holders));
-        let row = Row::figure("holders/memory", "memory for each holder", Unit::Bytes, &memory);
+        let row = Row::figure("memory for each holder", Unit::Bytes, &memory);
         report.row(row.at(holders, "holder"));
     }
 }

@@ -22,7 +22,6 @@ pub mod cluster;
 pub mod cpu;
 pub mod expiry;
 pub mod flame;
-pub mod guarded;
 pub mod handoff;
 pub mod holders;
 pub mod instructions;

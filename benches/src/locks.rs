@@ -126,6 +126,8 @@ fn key(number: usize) -> String {
 
 /// Measures all sizes that fit into the machine's memory.
 pub fn measure(report: &mut Report) {
+    const PAIR: &str = "server CPU for a pair";
+    const LOAD: &str = "CPU to load the RDB file";
     const STRINGS: &str = "strings with a TTL";
     be_client_of(Place::Together);
     let mut stores = [Pair::Lock, Pair::Set].map(Store::start);
@@ -137,29 +139,27 @@ pub fn measure(report: &mut Report) {
             break;
         }
         stores.iter_mut().for_each(|store| store.fill(count));
-        let row = |name, what, unit, ours: &Series| Row::figure(name, what, unit, ours).at(count, "lock");
+        let row = |what, unit, ours: &Series| Row::figure(what, unit, ours).at(count, "lock");
         let time = Unit::Nanoseconds;
         let [lock, set] = compare(ROUNDS, |which| stores[which].pair());
-        let pair = row("locks/pair", "server CPU for a pair", time, &lock);
-        report.row(pair.against("SET NX PX + DEL", &set));
+        report.row(row(PAIR, time, &lock).against("SET NX PX + DEL", &set));
         let [renewal] = compare(ROUNDS, |_| stores[0].renewal());
-        report.row(row("locks/renewal", "server CPU for a renewal", time, &renewal));
+        report.row(row("server CPU for a renewal", time, &renewal));
         let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::save));
-        report.row(row("locks/save", "time of BGSAVE", time, &lock).against(STRINGS, &string));
+        report.row(row("time of BGSAVE", time, &lock).against(STRINGS, &string));
         if count < WORTH_LOADING {
             continue;
         }
         let memory = Series::once(stores[0].memory());
-        report.row(row("locks/memory", "memory for each lock", Unit::Bytes, &memory));
+        report.row(row("memory for each lock", Unit::Bytes, &memory));
         let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::load));
-        let load = row("locks/load", "CPU to load the RDB file", time, &lock).against(STRINGS, &string);
-        report.row(load);
+        report.row(row(LOAD, time, &lock).against(STRINGS, &string));
     }
     let x = "locks that are held, or strings with a TTL";
-    let lines = report.lines("locks/pair", ["acquire + release", "SET NX PX + DEL"], 1e3);
+    let lines = report.lines(PAIR, ["acquire + release", "SET NX PX + DEL"], 1e3);
     let title = "Server CPU for a pair by the number of locks";
     report.plot(Plot::new("locks-pair", title, x, "microseconds, pipelined", lines));
-    let lines = report.lines("locks/load", ["locks", STRINGS], 1e9);
+    let lines = report.lines(LOAD, ["locks", STRINGS], 1e9);
     let title = "Loading a snapshot by the number of locks";
     report.plot(Plot::new("locks-load", title, x, "seconds of CPU", lines));
 }

@@ -19,7 +19,7 @@ pub fn measure(report: &mut Report) {
     let hash = of_key(|key, owner| request(&["EVAL", script, "1", key, owner, LEASE]));
     let (what, against) =
         ("memory of a held lock, owner `UUID:thread`", "a re-entrant hash lock (HSET + PEXPIRE)");
-    report.row(Row::ratio("memory/lock", what, &lock, against, &hash).target(Target::AtMost(1.05)));
+    report.row(Row::ratio(what, &lock, against, &hash).target(Target::AtMost(1.05)));
 
     allow_waiters(2 * WAITERS);
     let [lock, empty] = [Kind::Lock, Kind::Nothing].map(|kind| {
@@ -30,7 +30,7 @@ pub fn measure(report: &mut Report) {
         (queues.settled_memory() - before) / WAITERS as f64
     });
     let what = "memory of a waiter, minus the memory of a client that an empty module blocks";
-    let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
+    let row = Row::figure(what, Unit::Bytes, &Series::once(lock - empty));
     report.row(row.target(Target::AtMost(1024.0)));
 }
 

@@ -119,13 +119,13 @@ pub fn plain(report: &mut Report) {
     let [lock, checked, set, hash, bare] = costs_at(&server, pairs);
     let what = "acquire + release";
     let is_valkey = server.version().starts_with("Valkey");
-    let row = Row::ratio("pairs/checked", what, &lock, CHECKED, &checked);
+    let row = Row::ratio(what, &lock, CHECKED, &checked);
     report.row(row.target(Target::AtMost(if is_valkey { 1.1 } else { 1.2 })));
-    let row = Row::ratio("pairs/lock-bare", what, &lock, BARE, &bare);
+    let row = Row::ratio(what, &lock, BARE, &bare);
     report.row(row.target(Target::AtMost(1.08)));
-    let row = Row::cheaper("pairs/hash", what, &lock, "a re-entrant hash lock in Lua", &hash);
+    let row = Row::cheaper(what, &lock, "a re-entrant hash lock in Lua", &hash);
     report.row(row.target(Target::AtLeast(3.5)));
-    report.row(Row::ratio("pairs/set", what, &lock, "SET NX PX + DEL", &set));
+    report.row(Row::ratio(what, &lock, "SET NX PX + DEL", &set));
 }
 
 /// Measures with an AOF that the server syncs every second.
@@ -133,7 +133,7 @@ pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
-    let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
+    let row = Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked);
     report.row(row.target(Target::AtMost(1.2)));
 }
 
@@ -160,11 +160,10 @@ pub fn replica(report: &mut Report) {
     });
     let against = with("a replica");
     let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
-    let what = "acquire + release with a replica";
-    let row = Row::ratio("replica/checked", what, lock, &against, checked);
+    let row = Row::ratio("acquire + release with a replica", lock, &against, checked);
     report.row(row.target(Target::AtMost(1.2)));
     let what = "CPU of the replica for acquire + release";
-    report.row(Row::ratio("replica/applied", what, lock_applied, &against, checked_applied));
+    report.row(Row::ratio(what, lock_applied, &against, checked_applied));
 }
 
 /// Returns a function that lets all connections send pairs of one kind. The argument of the function is an index into

@@ -110,7 +110,7 @@ pub fn measure(report: &mut Report) {
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
         let against = "a lock in Lua that wakes all its waiters by pub/sub";
-        let row = Row::cheaper(&format!("pubsub/{waiters}"), &what, &lock, against, &published);
+        let row = Row::cheaper(&what, &lock, against, &published);
         report.row(row.target(Target::AtLeast(target)));
     }
 }

@@ -42,12 +42,12 @@ pub fn measure(report: &mut Report) {
         for (line, series) in lines.iter_mut().zip([late, median, late_of_set]) {
             line.points.push((connections as f64, series.median() / 1e6));
         }
-        for (name, what, unit, series) in [
-            ("replica/median", "replica lag, median", Unit::Nanoseconds, median),
-            ("replica/late", "replica lag, 99th percentile", Unit::Nanoseconds, late),
-            ("replica/pairs", "pairs of the other connections", Unit::Rate, pairs),
+        for (what, unit, series) in [
+            ("replica lag, median", Unit::Nanoseconds, median),
+            ("replica lag, 99th percentile", Unit::Nanoseconds, late),
+            ("pairs of the other connections", Unit::Rate, pairs),
         ] {
-            report.row(Row::figure(name, what, unit, series).at(connections, "connection"));
+            report.row(Row::figure(what, unit, series).at(connections, "connection"));
         }
     }
     let title = "Replica lag while connections acquire and release";

@@ -1,7 +1,5 @@
 //! Series of measurements, the figures that are computed from them, and whether the figures meet their targets.
 
-use serde::Serialize;
-
 /// If a figure misses its target by more than this part of the target, noise does not excuse the miss.
 const FORGIVEN: f64 = 0.03;
 
@@ -9,7 +7,7 @@ const FORGIVEN: f64 = 0.03;
 const TOO_NOISY: f64 = 0.10;
 
 /// The measurements of one thing, a number for each round.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Series(Vec<f64>);
 
 impl Series {
@@ -59,8 +57,7 @@ impl Series {
 }
 
 /// The unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Lockward's side divided by the other side.
     Times,
@@ -106,8 +103,7 @@ pub fn whole(number: f64) -> String {
     grouped
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug)]
 pub enum Target {
     AtMost(f64),
     AtLeast(f64),
@@ -128,7 +124,7 @@ impl Target {
 }
 
 /// The place of a figure on a curve: a number of things, such as 1,000 locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     pub number: usize,
     /// A singular noun.
@@ -143,11 +139,9 @@ impl Point {
 }
 
 /// A figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
-    /// The stage, and the name of the figure within it: `pairs/set`. All points of a curve have the same name.
-    pub name: String,
-    /// What was measured.
+    /// What was measured. All points of a curve have the same text, and no other figure has it.
     pub what: String,
     /// The place on a curve, if the figure belongs to a curve.
     pub at: Option<Point>,
@@ -155,48 +149,36 @@ pub struct Row {
     pub against: Option<String>,
     pub unit: Unit,
     pub measured: f64,
+    /// The figure of the other side, if the row shows both sides.
+    pub theirs: Option<f64>,
     /// The uncertainty of the figure: see [`Series::noise`].
     noise: f64,
     target: Option<Target>,
-    /// Lockward's measurements, round by round.
-    pub ours: Series,
-    /// The measurements of the other side, if there is one.
-    pub theirs: Option<Series>,
 }
 
 impl Row {
     /// The median of a series.
-    pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
-        Self {
-            name: name.to_owned(),
-            what: what.to_owned(),
-            at: None,
-            against: None,
-            unit,
-            measured: ours.median(),
-            noise: ours.noise(),
-            target: None,
-            ours: ours.clone(),
-            theirs: None,
-        }
+    pub fn figure(what: &str, unit: Unit, ours: &Series) -> Self {
+        let (what, measured, noise) = (what.to_owned(), ours.median(), ours.noise());
+        Self { what, at: None, against: None, unit, measured, theirs: None, noise, target: None }
     }
 
     /// The median of `ours` divided by the median of `theirs`. The noise is the noise of
     /// the ratios of the rounds.
-    pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let (measured, noise) = (ours.median() / theirs.median(), ours.ratios(theirs).noise());
-        Self { measured, noise, ..Self::figure(name, what, Unit::Times, ours).against(against, theirs) }
+    pub fn ratio(what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
+        let measured = ours.median() / theirs.median();
+        let ratios = Self::figure(what, Unit::Times, &ours.ratios(theirs));
+        Self { measured, against: Some(against.to_owned()), ..ratios }
     }
 
     /// How many times cheaper `ours` is than `theirs`.
-    pub fn cheaper(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let (measured, noise) = (theirs.median() / ours.median(), theirs.ratios(ours).noise());
-        Self { unit: Unit::Cheaper, measured, noise, ..Self::ratio(name, what, ours, against, theirs) }
+    pub fn cheaper(what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
+        Self { unit: Unit::Cheaper, ..Self::ratio(what, theirs, against, ours) }
     }
 
     /// Adds the measurements of the other side, in the unit of the figure.
     pub fn against(self, against: &str, theirs: &Series) -> Self {
-        Self { against: Some(against.to_owned()), theirs: Some(theirs.clone()), ..self }
+        Self { against: Some(against.to_owned()), theirs: Some(theirs.median()), ..self }
     }
 
     pub fn target(self, target: Target) -> Self {
@@ -212,14 +194,15 @@ impl Row {
         self.target.is_some_and(|target| target.is_missed(self.measured, self.noise))
     }
 
-    /// The figure with its unit.
+    /// The figure with its unit, bold if it misses its target or is too noisy.
     pub fn shown(&self) -> String {
-        self.unit.show(self.measured)
+        let figure = self.unit.show(self.measured);
+        if self.is_missed() { format!("**{figure}**") } else { figure }
     }
 
-    /// The figure with its unit, bold if it misses its target or is too noisy.
-    pub fn judged(&self) -> String {
-        if self.is_missed() { format!("**{}**", self.shown()) } else { self.shown() }
+    /// The figure divided by the figure of the other side.
+    pub fn compared(&self) -> String {
+        self.theirs.map(|theirs| Unit::Times.show(self.measured / theirs)).unwrap_or_default()
     }
 
     pub fn target_shown(&self) -> String {
@@ -235,13 +218,9 @@ impl Row {
         let at = self.at.map(|at| format!(", {}", at.shown())).unwrap_or_default();
         let against = self.against.as_ref().map(|text| format!(", compared with {text}"));
         let noise = 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE);
-        let target = match self.target {
-            None => String::new(),
-            Some(_) if self.is_missed() => format!(" (MISSED: {})", self.target_shown()),
-            Some(_) => format!(" ({})", self.target_shown()),
-        };
-        let (name, what, figure) = (&self.name, &self.what, self.shown());
-        format!("{name} {what}{at}{}: {figure} ± {noise:.1} %{target}", against.unwrap_or_default())
+        let target = self.target.map(|_| format!(" ({})", self.target_shown()));
+        let [against, target] = [against, target].map(Option::unwrap_or_default);
+        format!("{}{at}{against}: {} ± {noise:.1} %{target}", self.what, self.shown())
     }
 }
 

@@ -4,8 +4,9 @@
 use clap::Parser;
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
+use lockward_bench::results::Row;
 use lockward_bench::{
-    cluster, expiry, guarded, handoff, holders, locks, memory, pairs, pubsub, replica, server, slots, stalls,
+    cluster, expiry, handoff, holders, locks, memory, pairs, pubsub, replica, server, slots, stalls,
     throughput, waiters,
 };
 use std::io;
@@ -16,11 +17,10 @@ use std::process::ExitCode;
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
 /// The stages of docs/performance.md.
-const COSTS: [Stage; 10] = [
+const COSTS: [Stage; 9] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
-    ("guarded", "a guarded SET, compared with a SET and with the check in Lua", guarded::measure),
     ("handoff", "hand-offs, compared with an LPUSH that wakes a client in BLPOP", handoff::measure),
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),
@@ -75,11 +75,10 @@ fn main() -> io::Result<ExitCode> {
         }
     }
     report.write(&version, &into)?;
-    let missed = report.rows.iter().filter(|row| row.is_missed()).map(|row| row.name.as_str());
-    let missed: Vec<&str> = missed.collect();
+    let missed: Vec<String> = report.rows().filter(|row| row.is_missed()).map(Row::line).collect();
     if missed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    println!("These figures miss their targets, or are too noisy: {}.", missed.join(", "));
+    println!("These figures miss their targets, or are too noisy:\n{}", missed.join("\n"));
     Ok(ExitCode::FAILURE)
 }
