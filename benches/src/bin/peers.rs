@@ -1,15 +1,15 @@
 //! Compares Lockward with other locks on this machine: see docs/peers.md.
 
 use clap::Parser;
-use lockward_bench::peers::job::{self, Job};
+use lockward_bench::peers::job::{self, Job, WARM_UP};
 use lockward_bench::peers::list::{PEERS, Peer};
-use lockward_bench::peers::meter::{self, Meter};
+use lockward_bench::peers::meter::Spent;
 use lockward_bench::peers::report::{Entry, Measured, Report};
 use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// The jobs, each with its number of clients.
@@ -87,14 +87,12 @@ fn do_job(
         Some(server) => server,
         none => none.insert(Server::start(peer.server)?),
     };
-    let [job_name, address] = [job.to_string(), format!("127.0.0.1:{}", server.port)];
-    let [clients, duration] = [clients as u64, seconds].map(|number| number.to_string());
-    let arguments = [peer.name, &job_name, &address, "--clients", &clients, "--seconds", &duration];
-    let words = [program, arguments.map(str::to_owned).into()].concat();
-    let meter = Meter::start(server);
-    let answer = job::answer(&words, seconds);
-    let samples = meter.end();
-    let answer = answer?;
-    let spent = meter::between(&samples, answer.began_unix_ms, answer.began_unix_ms + 1e3 * seconds as f64);
-    Ok(Measured::new(job, seconds, answer, &server.version, spent))
+    let begin = SystemTime::now() + WARM_UP;
+    let unix_ms = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let address = format!("127.0.0.1:{}", server.port);
+    let arguments = [job.to_string(), address, clients.to_string(), unix_ms.to_string(), seconds.to_string()];
+    let words = [program, vec![peer.name.to_owned()], arguments.into()].concat();
+    let counted = Duration::from_secs(seconds);
+    let (answer, spent) = Spent::beside(|| job::answer(&words, seconds), server, begin, counted);
+    Measured::new(job, seconds, answer?, &server.version, spent)
 }

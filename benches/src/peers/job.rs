@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
-/// How long a peer program may take in addition to the counted time: to start, to warm up, and to end.
-const BESIDE: Duration = Duration::from_secs(60);
+/// The time from the start of a peer program until its jobs counts. The peer program starts, connects and warms up.
+pub const WARM_UP: Duration = Duration::from_secs(6);
+/// How long a peer program may take after the counted time.
+const END: Duration = Duration::from_secs(60);
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,10 +79,8 @@ pub struct Answer {
     pub version: String,
     /// The important defaults and peculiarities of the library.
     pub notes: String,
-    /// When the counted time began, in milliseconds since 1970.
-    pub began_unix_ms: f64,
     /// The tenures of each client: for each tenure three numbers, when the client asked, got the lock, and began to
-    /// release it. The numbers are microseconds since the counted time began.
+    /// release it. The numbers are microseconds since the counted time began, and negative in the warm-up.
     pub tenures_us: Vec<Vec<i64>>,
     /// How often the library gave up waiting, without a grant.
     #[serde(default)]
@@ -126,7 +126,8 @@ pub fn build(language: &str) -> Result<Vec<String>, String> {
 /// # Errors
 /// If the peer program fails: the end of its output.
 pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
-    let output = run(Command::new(&words[0]).args(&words[1..]), BESIDE + Duration::from_secs(seconds))?;
+    let output =
+        run(Command::new(&words[0]).args(&words[1..]), WARM_UP + Duration::from_secs(seconds) + END)?;
     let line = output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line).map_err(|error| format!("the answer is not valid, {error}"))
 }

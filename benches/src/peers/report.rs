@@ -79,38 +79,41 @@ impl Waits {
 
 impl Measured {
     /// Combines the peer program's answer and the measurements of the server.
-    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Self {
+    ///
+    /// # Errors
+    /// If the first client began after the job had begun to count.
+    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Result<Self, String> {
         let all = answer.tenures();
-        let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        let counts = |tenure: &Tenure| (0..end).contains(&tenure.granted);
-        let (mut grants, mut handoffs) = (vec![0; answer.tenures_us.len()], 0);
-        for (place, tenure) in all.iter().enumerate().filter(|(_, tenure)| counts(tenure)) {
-            grants[tenure.client] += 1;
-            let is_handoff = place == 0 || all[place - 1].client != tenure.client;
-            handoffs += usize::from(is_handoff && job == Job::Contended);
+        if all.first().is_some_and(|tenure| tenure.asked >= 0) {
+            return Err("the clients did not begin in the warm-up".to_owned());
         }
+        let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let counted: Vec<&Tenure> = all.iter().filter(|tenure| (0..end).contains(&tenure.granted)).collect();
+        let mut grants = vec![0; answer.tenures_us.len()];
+        counted.iter().for_each(|tenure| grants[tenure.client] += 1);
+        let handoffs = counted.windows(2).filter(|pair| pair[0].client != pair[1].client).count();
         let (writes, others): (Vec<&Tenure>, Vec<&Tenure>) =
-            all.iter().filter(|tenure| counts(tenure)).partition(|tenure| job.is_writer(tenure.client));
+            counted.iter().partition(|tenure| job.is_writer(tenure.client));
         let waits = |of: &[&Tenure]| Waits::of(of.iter().map(|tenure| tenure.granted - tenure.asked));
-        let operations = grants.iter().sum::<usize>();
-        let each = 1.0 / operations.max(1) as f64;
-        Self {
+        let a_second = |count: usize| count as f64 / seconds as f64;
+        let each = 1.0 / counted.len().max(1) as f64;
+        Ok(Self {
             version: answer.version,
             server: server.to_owned(),
             notes: answer.notes,
-            a_second: operations as f64 / seconds as f64,
-            handoffs_a_second: handoffs as f64 / seconds as f64,
+            a_second: a_second(counted.len()),
+            handoffs_a_second: a_second(handoffs),
             excessive: if job == Job::Uncontended { 0 } else { excessive(job, &all) },
             gave_up: answer.gave_up,
             fewest: grants.iter().copied().min().unwrap_or(0),
             most: grants.iter().copied().max().unwrap_or(0),
             waits: waits(&others),
             writers: waits(&writes),
-            writes_a_second: writes.len() as f64 / seconds as f64,
+            writes_a_second: a_second(writes.len()),
             server_cpu_us: spent.cpu * 1e6 * each,
             commands: spent.commands * each,
-            others: (spent.others / seconds as f64 / cpus() as f64).min(1.0),
-        }
+            others: (spent.others / seconds as f64 / cpus() as f64).clamp(0.0, 1.0),
+        })
     }
 
     /// The most acquisitions by one client, divided by the fewest.
@@ -322,7 +325,6 @@ mod tests {
         let answer = |second: i64| Answer {
             version: String::new(),
             notes: String::new(),
-            began_unix_ms: 0.0,
             tenures_us: vec![vec![0, 10, 20, 21, 40, 50], vec![0, second, 35]],
             gave_up: 0,
         };

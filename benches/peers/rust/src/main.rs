@@ -19,21 +19,21 @@ struct Arguments {
     job: Job,
     /// Where the server listens, as 127.0.0.1:PORT.
     address: String,
-    #[arg(long)]
     clients: usize,
-    #[arg(long)]
+    /// When the job begins to count, in milliseconds since 1970.
+    begin: u64,
     seconds: u64,
 }
 
 fn main() {
-    let Arguments { peer, job, address, clients, seconds } = Arguments::parse();
+    let Arguments { peer, job, address, clients, begin, seconds } = Arguments::parse();
     let commands = match &*peer {
         "lockward-rust" => None,
         "set-delex" => Some(Commands::Delex),
         "set-delifeq" => Some(Commands::Delifeq),
         _ => Some(Commands::Lockward),
     };
-    let job_run = JobRun::new(job, seconds);
+    let job_run = JobRun::new(job, begin, seconds);
     let (version, notes, tenures_us) = match commands {
         None => {
             let runtime = Runtime::new().expect("a runtime");
@@ -45,8 +45,6 @@ fn main() {
             (commands.version(), commands.notes(), commands.run_clients(port, job_run, clients))
         }
     };
-    let (version, notes) = (version.to_owned(), notes.to_owned());
-    let began_unix_ms = job_run.began_unix_ms;
-    let answer = Answer { version, notes, began_unix_ms, tenures_us, gave_up: 0 };
+    let answer = Answer { version: version.to_owned(), notes: notes.to_owned(), tenures_us, gave_up: 0 };
     println!("{}", serde_json::to_string(&answer).expect("plain numbers"));
 }
