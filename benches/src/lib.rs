@@ -44,5 +44,4 @@ pub mod sizing;
 pub mod slots;
 pub mod stalls;
 pub mod table;
-pub mod throughput;
 pub mod waiters;

@@ -56,8 +56,6 @@ pub struct Plot {
     /// The name of the file, without `.svg`.
     pub name: String,
     pub title: String,
-    /// How to read the plot: whether lower or higher is better.
-    pub hint: String,
     pub x: String,
     /// The label of the y axis, with the unit.
     pub y: String,
@@ -98,7 +96,7 @@ impl Plot {
     /// A plot of costs: lower is better.
     pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
         let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
-        Self { name, title, hint: "Lower is better.".to_owned(), x, y, lines: lines.into() }
+        Self { name, title, x, y, lines: lines.into() }
     }
 
     /// The SVG, with a note below.
@@ -140,7 +138,7 @@ impl Plot {
             }
             let _ = writeln!(body, "<polyline class=\"{class} line\" points=\"{places}\"/>");
         }
-        framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
+        framed(&self.title, "Lower is better.", below, BOTTOM + 62.0, &body)
     }
 }
 

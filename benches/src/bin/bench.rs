@@ -6,8 +6,7 @@ use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::results::Row;
 use lockward_bench::{
-    cluster, expiry, handoff, holders, locks, memory, pairs, pubsub, server, slots, stalls, throughput,
-    waiters,
+    cluster, expiry, handoff, holders, locks, memory, pairs, pubsub, server, slots, stalls, waiters,
 };
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ use std::process::ExitCode;
 type Stage = (&'static str, &'static str, fn(&mut Report));
 
 /// The stages of docs/performance.md.
-const COSTS: [Stage; 9] = [
+const COSTS: [Stage; 8] = [
     ("pairs", "acquire + release without AOF or replica", pairs::plain),
     ("aof", "acquire + release with an AOF", pairs::aof),
     ("replica", "acquire + release with a replica", pairs::replica),
@@ -25,7 +24,6 @@ const COSTS: [Stage; 9] = [
     ("pubsub", "hand-offs, compared with pub/sub wake-up and Lua", pubsub::measure),
     ("expiry", "expired leases among many keys with a TTL", expiry::measure),
     ("memory", "memory of locks and of waiting clients", memory::measure),
-    ("throughput", "pairs a second by pipeline depth", throughput::measure),
     ("stalls", "how long other clients wait at worst", stalls::measure),
 ];
 
