@@ -29,13 +29,13 @@ const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// The re-entrant hash lock: the owner is a field, and its value is the number of holds.
-const HASH_ACQUIRE: &str = "\
+pub const HASH_ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return 0 end
 redis.call('HINCRBY', key, owner, 1)
 redis.call('PEXPIRE', key, ARGV[2])
 return 1";
-const HASH_RELEASE: &str = "\
+pub const HASH_RELEASE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('HEXISTS', key, owner) == 0 then return 0 end
 if redis.call('HINCRBY', key, owner, -1) == 0 then redis.call('DEL', key) end

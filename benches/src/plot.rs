@@ -71,27 +71,6 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Bars from 0, each with its value.
-#[derive(Clone, Debug)]
-pub struct Bars {
-    pub title: String,
-    /// How to read the plot: whether shorter or longer bars are better.
-    pub hint: String,
-    /// The bars from top to bottom.
-    pub bars: Vec<Bar>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Bar {
-    /// The name beside the bar.
-    pub name: String,
-    pub number: f64,
-    /// The value as text.
-    pub text: String,
-    /// Whether this is Lockward's bar.
-    pub is_ours: bool,
-}
-
 impl Plot {
     /// A plot of costs: lower is better.
     pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
@@ -142,24 +121,23 @@ impl Plot {
     }
 }
 
-impl Bars {
-    /// The SVG, with a note below.
-    pub fn draw(&self, below: &str) -> String {
-        let [left, right] = BARS;
-        let longest = self.bars.iter().map(|bar| bar.number).fold(f64::MIN_POSITIVE, f64::max);
-        let mut body = String::new();
-        for (at, bar) in self.bars.iter().enumerate() {
-            let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * bar.number / longest);
-            let (class, middle) = (if bar.is_ours { "ours" } else { "other" }, y + 14.0);
-            body += &text("end", left - 8.0, middle, &bar.name);
-            let _ = writeln!(
-                body,
-                "<rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"/>"
-            );
-            body += &text("", left + width + 8.0, middle, &bar.text);
-        }
-        framed(&self.title, &self.hint, below, TOP + BAR * self.bars.len() as f64 + 10.0, &body)
+/// A bar: the name beside it, its length, and whether it is Lockward's.
+pub type Bar<'a> = (&'a str, f64, bool);
+
+/// The SVG of bars from 0, each with its value, with a note below. Longer bars are better.
+pub fn draw_bars(title: &str, bars: &[Bar], below: &str) -> String {
+    let [left, right] = BARS;
+    let longest = bars.iter().map(|(_, number, _)| *number).fold(f64::MIN_POSITIVE, f64::max);
+    let mut body = String::new();
+    for (at, (name, number, is_ours)) in bars.iter().enumerate() {
+        let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * number / longest);
+        let (class, middle) = (if *is_ours { "ours" } else { "other" }, y + 14.0);
+        body += &text("end", left - 8.0, middle, name);
+        let place = format!("x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"");
+        let _ = writeln!(body, "<rect class=\"{class}\" {place}/>");
+        body += &text("", left + width + 8.0, middle, &whole(*number));
     }
+    framed(title, "More is better.", below, TOP + BAR * bars.len() as f64 + 10.0, &body)
 }
 
 /// A picture with its title. `last` is the y coordinate of the text `below`.

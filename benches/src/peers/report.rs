@@ -5,7 +5,7 @@ use crate::peers::job::{Answer, Job, Tenure};
 use crate::peers::list::Peer;
 use crate::peers::meter::Spent;
 use crate::placement::cpus;
-use crate::plot::{Bar, Bars};
+use crate::plot::draw_bars;
 use crate::results::whole;
 use crate::table::table;
 use std::iter;
@@ -235,17 +235,12 @@ impl Report {
 
     /// A plot of the hand-offs in a contended job: grants to a different client than the previous grant.
     pub fn plot(&self) -> String {
-        let bar = |entry: &Entry| {
-            let number = entry.result.as_ref().ok()?.handoffs_a_second;
+        let bars = self.of(Job::Contended, PLOTTED).filter_map(|entry| {
             let Peer { name, title, .. } = entry.peer;
-            let is_ours = name.starts_with("lockward");
-            Some(Bar { name: (*title).to_owned(), number, text: whole(number), is_ours })
-        };
+            Some((*title, entry.result.as_ref().ok()?.handoffs_a_second, name.starts_with("lockward")))
+        });
         let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
-        let hint =
-            "More is better. A grant to the client that had the lock before does not count.".to_owned();
-        let bars = self.of(Job::Contended, PLOTTED).filter_map(bar).collect();
-        Bars { title, hint, bars }.draw(&circumstances())
+        draw_bars(&title, &bars.collect::<Vec<_>>(), &circumstances())
     }
 }
 
