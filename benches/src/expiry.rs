@@ -9,7 +9,7 @@ use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, fill, numbers, owner, request};
-use crate::results::{Row, Series, Target, Unit};
+use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, setup};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ pub fn measure(report: &mut Report) {
         let mut row = Row::figure(&format!("{what}, {which}"), Unit::Milliseconds, &rounds);
         // The figure is the quantile of all rounds together, not the median of the quantiles of the rounds.
         row.measured = all.quantile(part);
-        report.row(row.target(Target::AtMost(limit)));
+        report.row(row.at_most(limit));
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::placement::{Place, be_client_of};
 use crate::queues::{Kind, Queues, QueuesThread, allow_waiters};
 use crate::report::{Report, compare};
-use crate::results::{Row, Target, whole};
+use crate::results::{Row, whole};
 
 /// The numbers of waiters.
 const SIZES: [usize; 2] = [2, 10_000];
@@ -27,10 +27,10 @@ pub fn measure(report: &mut Report) {
         SIZES.map(|waiters| format!("hand-off, separate CPUs, {} waiters", whole(waiters as f64)));
     let against = "an LPUSH that wakes a client in BLPOP";
     let row = Row::ratio(&at_short, &short, against, &short_list);
-    report.row(row.target(Target::AtMost(1.1)));
+    report.row(row.at_most(1.1));
     let row = Row::ratio(&at_long, &long, against, &long_list);
-    report.row(row.target(Target::AtMost(1.1)));
+    report.row(row.at_most(1.1));
     let row = Row::ratio(&at_long, &long, "the same with 2 waiters", &short);
-    report.row(row.target(Target::AtMost(1.2)));
+    report.row(row.at_most(1.2));
     workers.into_iter().flatten().for_each(QueuesThread::end);
 }

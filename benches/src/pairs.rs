@@ -4,7 +4,7 @@ use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
-use crate::results::{Row, Series, Target};
+use crate::results::{Row, Series};
 use crate::server::{Loaded, cost, start, start_replica_of};
 use lockward_tests::{Client, Server};
 
@@ -120,11 +120,11 @@ pub fn plain(report: &mut Report) {
     let what = "acquire + release";
     let is_valkey = server.version().starts_with("Valkey");
     let row = Row::ratio(what, &lock, CHECKED, &checked);
-    report.row(row.target(Target::AtMost(if is_valkey { 1.1 } else { 1.2 })));
+    report.row(row.at_most(if is_valkey { 1.1 } else { 1.2 }));
     let row = Row::ratio(what, &lock, BARE, &bare);
-    report.row(row.target(Target::AtMost(1.08)));
-    let row = Row::cheaper(what, &lock, "a re-entrant hash lock in Lua", &hash);
-    report.row(row.target(Target::AtLeast(3.5)));
+    report.row(row.at_most(1.08));
+    let row = Row::ratio(what, &lock, "a re-entrant hash lock in Lua", &hash);
+    report.row(row.at_most(1.0 / 3.5));
     report.row(Row::ratio(what, &lock, "SET NX PX + DEL", &set));
 }
 
@@ -134,7 +134,7 @@ pub fn aof(report: &mut Report) {
     let server = start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
     let row = Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked);
-    report.row(row.target(Target::AtMost(1.2)));
+    report.row(row.at_most(1.2));
 }
 
 fn with(what: &str) -> String {
@@ -161,7 +161,7 @@ pub fn replica(report: &mut Report) {
     let against = with("a replica");
     let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
     let row = Row::ratio("acquire + release with a replica", lock, &against, checked);
-    report.row(row.target(Target::AtMost(1.2)));
+    report.row(row.at_most(1.2));
     let what = "CPU of the replica for acquire + release";
     report.row(Row::ratio(what, lock_applied, &against, checked_applied));
 }

@@ -89,7 +89,7 @@ impl Report {
     fn comparisons(&self, server: &str) -> String {
         let rows = self.rows().filter(|row| row.at.is_none() && row.theirs.is_none());
         let cells = rows.map(|row| {
-            vec![row.what.clone(), row.against.clone().unwrap_or_default(), row.target_shown(), row.shown()]
+            vec![row.what.clone(), row.against.clone().unwrap_or_default(), row.target(), row.shown()]
         });
         table(&["what is measured", "compared with", "target", server], cells)
     }

@@ -61,8 +61,6 @@ impl Series {
 pub enum Unit {
     /// Lockward's side divided by the other side.
     Times,
-    /// The other side divided by Lockward's side.
-    Cheaper,
     Nanoseconds,
     Milliseconds,
     Bytes,
@@ -75,9 +73,8 @@ impl Unit {
     /// A number with this unit.
     pub fn show(self, number: f64) -> String {
         match self {
-            Self::Times if number < 10.0 => format!("{number:.2}"),
-            Self::Times => format!("{number:.0}"),
-            Self::Cheaper => format!("{} times cheaper", Self::Times.show(number)),
+            Self::Times if number < 0.1 => format!("{number:.4}"),
+            Self::Times => format!("{number:.2}"),
             Self::Nanoseconds if number >= 1e9 => format!("{:.2} s", number / 1e9),
             Self::Nanoseconds if number >= 1e6 => format!("{:.2} ms", number / 1e6),
             Self::Nanoseconds if number >= 10_000.0 => format!("{:.1} µs", number / 1e3),
@@ -103,24 +100,13 @@ pub fn whole(number: f64) -> String {
     grouped
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum Target {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Target {
-    /// Whether a figure misses the target by more than its noise, or is too noisy to judge.
-    fn is_missed(self, measured: f64, noise: f64) -> bool {
-        let (missed_by, limit) = match self {
-            Self::AtMost(limit) => (measured - limit, limit),
-            Self::AtLeast(limit) => (limit - measured, limit),
-        };
-        // A figure that meets its target by more than its noise is never too noisy. Without this rule, a figure near 0
-        // would always be too noisy.
-        let is_too_noisy = noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0;
-        is_too_noisy || missed_by > noise.min(FORGIVEN * limit)
-    }
+/// Whether a figure is above its limit by more than its noise, or is too noisy to judge.
+fn misses(limit: f64, measured: f64, noise: f64) -> bool {
+    let excess = measured - limit;
+    // A figure that is below its limit by more than its noise is never too noisy. Without this rule, a figure near 0
+    // would always be too noisy.
+    let is_too_noisy = noise > TOO_NOISY * measured.abs() && excess + noise > 0.0;
+    is_too_noisy || excess > noise.min(FORGIVEN * limit)
 }
 
 /// The place of a figure on a curve: a number of things, such as 1,000 locks.
@@ -153,14 +139,15 @@ pub struct Row {
     pub theirs: Option<f64>,
     /// The uncertainty of the figure: see [`Series::noise`].
     noise: f64,
-    target: Option<Target>,
+    /// The largest allowed figure.
+    limit: Option<f64>,
 }
 
 impl Row {
     /// The median of a series.
     pub fn figure(what: &str, unit: Unit, ours: &Series) -> Self {
         let (what, measured, noise) = (what.to_owned(), ours.median(), ours.noise());
-        Self { what, at: None, against: None, unit, measured, theirs: None, noise, target: None }
+        Self { what, at: None, against: None, unit, measured, theirs: None, noise, limit: None }
     }
 
     /// The median of `ours` divided by the median of `theirs`. The noise is the noise of
@@ -171,18 +158,14 @@ impl Row {
         Self { measured, against: Some(against.to_owned()), ..ratios }
     }
 
-    /// How many times cheaper `ours` is than `theirs`.
-    pub fn cheaper(what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        Self { unit: Unit::Cheaper, ..Self::ratio(what, theirs, against, ours) }
-    }
-
     /// Adds the measurements of the other side, in the unit of the figure.
     pub fn against(self, against: &str, theirs: &Series) -> Self {
         Self { against: Some(against.to_owned()), theirs: Some(theirs.median()), ..self }
     }
 
-    pub fn target(self, target: Target) -> Self {
-        Self { target: Some(target), ..self }
+    /// Sets the largest allowed figure.
+    pub fn at_most(self, limit: f64) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// Makes the figure a point of a curve.
@@ -191,7 +174,7 @@ impl Row {
     }
 
     pub fn is_missed(&self) -> bool {
-        self.target.is_some_and(|target| target.is_missed(self.measured, self.noise))
+        self.limit.is_some_and(|limit| misses(limit, self.measured, self.noise))
     }
 
     /// The figure with its unit, bold if it misses its target or is too noisy.
@@ -205,12 +188,8 @@ impl Row {
         self.theirs.map(|theirs| Unit::Times.show(self.measured / theirs)).unwrap_or_default()
     }
 
-    pub fn target_shown(&self) -> String {
-        match self.target {
-            None => String::new(),
-            Some(Target::AtMost(limit)) => format!("at most {}", self.unit.show(limit)),
-            Some(Target::AtLeast(limit)) => format!("at least {}", self.unit.show(limit)),
-        }
+    pub fn target(&self) -> String {
+        self.limit.map(|limit| format!("at most {}", self.unit.show(limit))).unwrap_or_default()
     }
 
     /// A line about the figure, for the terminal.
@@ -218,7 +197,7 @@ impl Row {
         let at = self.at.map(|at| format!(", {}", at.shown())).unwrap_or_default();
         let against = self.against.as_ref().map(|text| format!(", compared with {text}"));
         let noise = 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE);
-        let target = self.target.map(|_| format!(" ({})", self.target_shown()));
+        let target = self.limit.map(|_| format!(" ({})", self.target()));
         let [against, target] = [against, target].map(Option::unwrap_or_default);
         format!("{}{at}{against}: {} ± {noise:.1} %{target}", self.what, self.shown())
     }
@@ -230,17 +209,13 @@ mod tests {
 
     #[test]
     fn noise_excuses_only_a_small_miss_of_a_target() {
-        let at_most = |measured, noise| !Target::AtMost(1.25).is_missed(measured, noise);
-        assert!(at_most(1.25, 0.01));
-        assert!(at_most(1.26, 0.02), "within the noise");
-        assert!(!at_most(1.26, 0.005));
-        assert!(!at_most(1.30, 0.06), "noise excuses no more than 3 %");
-        assert!(!at_most(1.20, 0.30), "too noisy");
-        assert!(at_most(0.50, 0.30), "far within the target");
-        let at_least = |measured, noise| !Target::AtLeast(15.0).is_missed(measured, noise);
-        assert!(at_least(15.0, 0.1));
-        assert!(at_least(14.8, 0.3), "within the noise");
-        assert!(!at_least(14.8, 0.1));
+        let meets = |measured, noise| !misses(1.25, measured, noise);
+        assert!(meets(1.25, 0.01));
+        assert!(meets(1.26, 0.02), "within the noise");
+        assert!(!meets(1.26, 0.005));
+        assert!(!meets(1.30, 0.06), "noise excuses no more than 3 %");
+        assert!(!meets(1.20, 0.30), "too noisy");
+        assert!(meets(0.50, 0.30), "far within the target");
     }
 
     #[test]

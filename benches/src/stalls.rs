@@ -10,7 +10,7 @@ use crate::placement::{Place, be_client_of};
 use crate::queues::allow_waiters;
 use crate::report::Report;
 use crate::request::{LONG_LEASE, exchange, fill, owner, request};
-use crate::results::{Row, Series, Target, Unit};
+use crate::results::{Row, Series, Unit};
 use crate::scene::{HOLDER, MANY, Scene, Side, key, left_until};
 use lockward_tests::{Client, Reply, encode, eventually, free_port};
 use std::slice;
@@ -97,7 +97,7 @@ fn compared(&(what, against, run): &Case, unit: Unit, limit: fn(f64) -> f64) -> 
     }
     let (ours, theirs) = (ours.least(), theirs.least());
     let row = Row::figure(what, unit, &ours).against(against, &theirs);
-    row.target(Target::AtMost(limit(theirs.median())))
+    row.at_most(limit(theirs.median()))
 }
 
 const fn is_error(reply: &Reply) -> bool {
