@@ -91,8 +91,5 @@ pub fn measure(report: &mut Report) {
         let pair = row("server CPU for a pair in the cluster", Unit::Nanoseconds, lock);
         report.row(pair.against("SET NX PX + DEL", set));
         report.row(row("server CPU for a renewal in the cluster", Unit::Nanoseconds, renewal));
-        let possible = Series::once(nodes as f64 * 1e9 / lock.median());
-        let what = "pairs if each node had its own CPU, computed";
-        report.row(row(what, Unit::Rate, &possible));
     }
 }

@@ -65,8 +65,6 @@ pub enum Unit {
     Milliseconds,
     Bytes,
     Percent,
-    /// How many per second, for example pairs of commands.
-    Rate,
 }
 
 impl Unit {
@@ -82,7 +80,6 @@ impl Unit {
             Self::Milliseconds => format!("{number:.2} ms"),
             Self::Percent => format!("{number:.0} %"),
             Self::Bytes => format!("{} bytes", whole(number)),
-            Self::Rate => format!("{} a second", whole(number)),
         }
     }
 }
