@@ -7,7 +7,7 @@
 
 use crate::clients::Clients;
 use crate::pairs::Pair;
-use crate::pipeline::{Batch, Expected, Pipeline};
+use crate::pipeline::{Batch, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, owner, request};
@@ -57,11 +57,11 @@ impl Nodes {
                 let owner = owner(connection);
                 let held = format!("{{{key}}}:held");
                 control.call(["LOCK.ACQUIRE", &held, &owner, "PX", LONG_LEASE]).grant();
-                let [lock, set] = [Pair::Lock, Pair::Set].map(|pair| pair.commands(node, &key, &owner));
+                let [lock, set] = [Pair::Lock, Pair::Set].map(|pair| pair.requests(node, &key, &owner));
                 let renew = request(&["LOCK.RENEW", &held, &owner, "PX", LONG_LEASE]);
-                let works = [lock.to_vec(), set.to_vec(), vec![(renew, Expected::Token)]];
-                for (commands, batches) in works.iter().zip(&mut batches) {
-                    batches.push(Batch::of(commands, 1));
+                let works = [lock.to_vec(), set.to_vec(), vec![renew]];
+                for (requests, batches) in works.iter().zip(&mut batches) {
+                    batches.push(Batch::of(requests, 1));
                 }
             }
             Node { pid: node.pid(), pipeline: Pipeline::over(own), batches }

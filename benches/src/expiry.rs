@@ -5,7 +5,6 @@
 //! time includes the transfer of the acquisition to the server and of the grant to the waiter.
 
 use crate::clients::Clients;
-use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, fill, numbers, owner, request};
@@ -61,7 +60,7 @@ fn grants_after(clients: &mut Clients, leases: &[u64]) -> Series {
     let mut late = Series::default();
     for _ in 0..2 * leases.len() {
         let arrival = clients.arrival();
-        Expected::Grant.check(&arrival.reply);
+        arrival.reply.grant();
         if holds[arrival.who] {
             late.push(arrival.at.saturating_duration_since(ends[arrival.who]).as_secs_f64() * 1e3);
         }

@@ -1,7 +1,7 @@
 //! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
 //! owner, the CPU time of the commands of a holder, and the memory for each holder.
 
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::pipeline::{Batch, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
@@ -16,14 +16,14 @@ const ROUNDS: usize = 15;
 /// The number of units of work that each connection sends in a round.
 const UNITS: usize = 500;
 
-/// The work that is measured beside other holders: its name, and its commands. The arguments are the key, the index of
+/// The work that is measured beside other holders: its name, and its requests. The arguments are the key, the index of
 /// a holder, and the index of an owner without a hold.
-type Work = (&'static str, fn(&str, usize, usize) -> Vec<Command>);
+type Work = (&'static str, fn(&str, usize, usize) -> Vec<Vec<u8>>);
 
 const WORKS: [Work; 3] = [
     ("acquire + release by a new owner", |key, _, other| vec![acquire(key, other), release(key, other)]),
     ("LOCK.RENEW by a random holder", |key, holder, _| {
-        vec![(request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE]), Expected::Token)]
+        vec![request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE])]
     }),
     ("release + acquire by a random holder", |key, holder, _| {
         vec![release(key, holder), acquire(key, holder)]
@@ -34,12 +34,12 @@ const WORKS: [Work; 3] = [
 /// connection.
 const SENDING: [(&str, usize, usize); 2] = [("", 1, 1), (", pipelined", 10, 16)];
 
-fn acquire(key: &str, who: usize) -> Command {
-    (request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]), Expected::Grant)
+fn acquire(key: &str, who: usize) -> Vec<u8> {
+    request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS])
 }
 
-fn release(key: &str, who: usize) -> Command {
-    (request(&["LOCK.RELEASE", key, &owner(who)]), Expected::Number(0))
+fn release(key: &str, who: usize) -> Vec<u8> {
+    request(&["LOCK.RELEASE", key, &owner(who)])
 }
 
 /// The key of the lock with this number of holders.
@@ -49,7 +49,7 @@ fn key(holders: usize) -> String {
 
 /// Lets `holders` owners hold a lock.
 fn hold(client: &mut Client, key: &str, holders: usize) {
-    fill(client, 0..holders, |who| acquire(key, who).0);
+    fill(client, 0..holders, |who| acquire(key, who));
 }
 
 /// Measures all sizes, alternately on one server.
@@ -63,8 +63,8 @@ pub fn measure(report: &mut Report) {
         // No two connections use the same holder.
         let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
         let costs = alternate(ROUNDS, counts.len(), |which| {
-            WORKS.map(|(_, commands)| {
-                let batches = batches(commands, counts[which], connections, depth, &mut numbers);
+            WORKS.map(|(_, requests)| {
+                let batches = batches(requests, counts[which], connections, depth, &mut numbers);
                 cost(server.pid(), connections * UNITS, || pipeline.run(&batches, 1))
             })
         });
@@ -84,18 +84,18 @@ pub fn measure(report: &mut Report) {
 
 /// The work of each connection in a round, with random holders that only this connection uses.
 fn batches(
-    commands: fn(&str, usize, usize) -> Vec<Command>,
+    requests: fn(&str, usize, usize) -> Vec<Vec<u8>>,
     holders: usize,
     connections: usize,
     depth: usize,
     numbers: &mut Random,
 ) -> Vec<Batch> {
     let mut batch = |connection| {
-        let commands = (0..UNITS).flat_map(|_| {
+        let all = (0..UNITS).flat_map(|_| {
             let drawn = numbers.number() as usize % (holders / connections);
-            commands(&key(holders), drawn * connections + connection, holders + connection)
+            requests(&key(holders), drawn * connections + connection, holders + connection)
         });
-        Batch::of(&commands.collect::<Vec<_>>(), depth)
+        Batch::of(&all.collect::<Vec<_>>(), depth)
     };
     (0..connections).map(&mut batch).collect()
 }

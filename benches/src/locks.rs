@@ -3,7 +3,7 @@
 
 use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::pipeline::{Batch, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::plot::Plot;
 use crate::report::{Report, compare};
@@ -75,7 +75,7 @@ impl Store {
     fn pair(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % 100_000_000;
-            store.pair.commands(&store.server, &format!("free:{number:08}"), &owner(number)).to_vec()
+            store.pair.requests(&store.server, &format!("free:{number:08}"), &owner(number)).to_vec()
         })
     }
 
@@ -83,14 +83,13 @@ impl Store {
     fn renewal(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % store.count;
-            let renew = request(&["LOCK.RENEW", &key(number), &owner(number), "PX", LONG_LEASE]);
-            vec![(renew, Expected::Token)]
+            vec![request(&["LOCK.RENEW", &key(number), &owner(number), "PX", LONG_LEASE])]
         })
     }
 
-    fn cost(&mut self, commands: impl Fn(&mut Self) -> Vec<Command>) -> f64 {
+    fn cost(&mut self, requests: impl Fn(&mut Self) -> Vec<Vec<u8>>) -> f64 {
         let batches: Vec<Batch> = (0..CONNECTIONS)
-            .map(|_| Batch::of(&(0..EACH).flat_map(|_| commands(self)).collect::<Vec<_>>(), DEPTH))
+            .map(|_| Batch::of(&(0..EACH).flat_map(|_| requests(self)).collect::<Vec<_>>(), DEPTH))
             .collect();
         cost(self.server.pid(), CONNECTIONS * EACH, || self.pipeline.run(&batches, 1))
     }

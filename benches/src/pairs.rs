@@ -1,6 +1,6 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::pipeline::{Batch, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
@@ -57,32 +57,28 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// The two commands of an owner, each with its reply.
-    pub fn commands(self, server: &Server, key: &str, owner: &str) -> [Command; 2] {
+    /// The two requests of an owner.
+    pub fn requests(self, server: &Server, key: &str, owner: &str) -> [Vec<u8>; 2] {
         match self {
             Self::Lock => [
-                (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+                request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]),
+                request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]),
             ],
-            Self::Checked => [
-                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (checked_release(server, key, owner), Expected::Number(1)),
-            ],
-            Self::Set => [
-                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (request(&["DEL", key]), Expected::Number(1)),
-            ],
+            Self::Checked => {
+                [request(&["SET", key, owner, "NX", "PX", LEASE]), checked_release(server, key, owner)]
+            }
+            Self::Set => [request(&["SET", key, owner, "NX", "PX", LEASE]), request(&["DEL", key])],
             Self::Hash => {
                 let [acquire, release] =
                     [HASH_ACQUIRE, HASH_RELEASE].map(|script| load(&mut server.client(), script));
                 [
-                    (request(&["EVALSHA", &acquire, "1", key, owner, LEASE]), Expected::Number(1)),
-                    (request(&["EVALSHA", &release, "1", key, owner]), Expected::Number(1)),
+                    request(&["EVALSHA", &acquire, "1", key, owner, LEASE]),
+                    request(&["EVALSHA", &release, "1", key, owner]),
                 ]
             }
             Self::Bare => [
-                (request(&["EMPTY.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["EMPTY.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+                request(&["EMPTY.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]),
+                request(&["EMPTY.RELEASE", key, owner, "HOLDS", "0"]),
             ],
         }
     }
@@ -92,8 +88,8 @@ impl Pair {
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
         let batch = |connection: usize| {
             let key = format!("hot:{connection:04}");
-            let commands = self.commands(server, &key, &owner(connection));
-            Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
+            let requests = self.requests(server, &key, &owner(connection));
+            Batch::of(&vec![requests; (depth / 2).max(1)].concat(), depth)
         };
         (0..connections).map(batch).collect()
     }

@@ -7,7 +7,7 @@
 use lockward_bench::flame::{Frame, SCRIPT};
 use lockward_bench::machine::circumstances;
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
-use lockward_bench::pipeline::{Batch, Expected, Pipeline};
+use lockward_bench::pipeline::{Batch, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::queues::{Kind, Queues};
 use lockward_bench::request::{LEASE, exchange, owner, request};
@@ -88,8 +88,7 @@ fn semaphore() -> Frame {
     let batches: Vec<Batch> = (HOLDERS..HOLDERS + CONNECTIONS)
         .map(|who| {
             let release = request(&["LOCK.RELEASE", "permits", &owner(who), "HOLDS", "0"]);
-            let pair = [(acquire(who), Expected::Grant), (release, Expected::Number(0))];
-            Batch::of(&vec![pair; DEPTH / 2].concat(), DEPTH)
+            Batch::of(&vec![[acquire(who), release]; DEPTH / 2].concat(), DEPTH)
         })
         .collect();
     sampled(server.pid(), || pipeline.run(&batches, 50))
