@@ -46,21 +46,18 @@ struct Connection {
 }
 
 impl Clients {
-    /// Opens this number of connections to a server.
     pub fn open(port: u16, count: usize) -> Self {
         let mut clients = Self::none();
         (0..count).for_each(|_| clients.connect(Ipv4Addr::LOCALHOST, port));
         clients
     }
 
-    /// A set without connections.
     pub fn none() -> Self {
         let poll = Poll::new().expect("a selector of events");
         let events = Events::with_capacity(1024);
         Self { poll, events, connections: Vec::new(), arrived: VecDeque::new() }
     }
 
-    /// Opens one more connection.
     pub fn connect(&mut self, address: Ipv4Addr, port: u16) {
         let stream = std::net::TcpStream::connect((address, port)).expect("a connection");
         stream.set_nodelay(true).expect("no delay");

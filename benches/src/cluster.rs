@@ -20,14 +20,12 @@ const NODES: [usize; 3] = [1, 3, 6];
 /// The number of connections to each node. Each connection has one command in flight.
 const CONNECTIONS: usize = 50;
 const ROUNDS: usize = 15;
-/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 20;
 const SLOTS: usize = 16_384;
 
 /// The number of kinds of work: a pair, SET NX PX + DEL, and a renewal of a lock that the connection's owner holds.
 const WORKS: usize = 3;
 
-/// A cluster, and the connections to its nodes.
 struct Nodes {
     each: Vec<Node>,
     _cluster: Cluster,
@@ -78,7 +76,6 @@ impl Nodes {
     }
 }
 
-/// Measures all numbers of nodes, alternately.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);

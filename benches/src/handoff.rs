@@ -6,7 +6,6 @@ use crate::queues::{Kind, Queues, QueuesThread, allow_waiters};
 use crate::report::{Report, compare};
 use crate::results::{Row, whole};
 
-/// The numbers of waiters.
 const SIZES: [usize; 2] = [2, 10_000];
 const ROUNDS: usize = 16;
 

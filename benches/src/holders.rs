@@ -10,7 +10,6 @@ use crate::server::{cost, start};
 use lockward_tests::{Client, Random};
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
-/// The limit of the lock.
 const SLOTS: &str = "1000000";
 const ROUNDS: usize = 15;
 /// The number of units of work that each connection sends in a round.
@@ -47,12 +46,10 @@ fn key(holders: usize) -> String {
     format!("holders:{holders:07}")
 }
 
-/// Lets `holders` owners hold a lock.
 fn hold(client: &mut Client, key: &str, holders: usize) {
     fill(client, 0..holders, |who| acquire(key, who));
 }
 
-/// Measures all sizes, alternately on one server.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&[]);
@@ -100,7 +97,6 @@ fn batches(
     (0..connections).map(&mut batch).collect()
 }
 
-/// Bytes for each holder.
 fn memory_of_holder(holders: usize) -> f64 {
     let server = start(&[]);
     let before = used_memory(&mut server.client());

@@ -46,7 +46,6 @@ pub struct CountedServer {
 pub struct Count {
     /// The instructions for one unit of the work.
     pub each: f64,
-    /// Callgrind's profile of a round.
     pub profile: String,
 }
 
@@ -91,7 +90,6 @@ impl CountedServer {
         self.settle();
     }
 
-    /// Waits until the server sleeps.
     pub fn settle(&self) {
         let _ = CpuClock::of(self.server.pid()).settled();
     }

@@ -20,9 +20,7 @@ const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
 /// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
-/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 160;
-/// The number of snapshots of each size.
 const SNAPSHOTS: usize = 3;
 /// The number of lookups in one request. The lookups advance a rehash.
 const WALK: usize = 10_000;
@@ -71,7 +69,6 @@ impl Store {
         (used_memory(&mut self.control) - self.empty) / self.count as f64
     }
 
-    /// The CPU time for a pair on a free lock.
     fn pair(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % 100_000_000;
@@ -79,7 +76,6 @@ impl Store {
         })
     }
 
-    /// The CPU time for a renewal.
     fn renewal(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % store.count;
@@ -94,7 +90,6 @@ impl Store {
         cost(self.server.pid(), CONNECTIONS * EACH, || self.pipeline.run(&batches, 1))
     }
 
-    /// Measures the saving or the loading of snapshots.
     fn snapshots(&mut self, measure: fn(&mut Self) -> f64) -> Series {
         let mut series = Series::default();
         (0..SNAPSHOTS).for_each(|_| series.push(measure(self)));

@@ -13,9 +13,7 @@ pub const CONNECTIONS: usize = 50;
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// The number of batches that a connection sends in a round.
 const TIMES: usize = 100;
-/// The number of pairs that all connections send in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
 /// The module whose cost is the lower bound for every lock module.
@@ -47,9 +45,7 @@ pub enum Pair {
     Lock,
     /// SET with NX and PX, then a release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
-    /// SET with NX and PX, then DEL.
     Set,
-    /// The hash lock: two EVALSHA.
     Hash,
     /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must
     /// have loaded the empty module.
@@ -57,7 +53,6 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// The two requests of an owner.
     pub fn requests(self, server: &Server, key: &str, owner: &str) -> [Vec<u8>; 2] {
         match self {
             Self::Lock => [
@@ -106,7 +101,6 @@ fn checked_release(server: &Server, key: &str, owner: &str) -> Vec<u8> {
     }
 }
 
-/// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     be_client_of(Place::Together);
     let empty = Loaded::Empty.line_of_config().expect("a module");
@@ -137,7 +131,6 @@ fn with(what: &str) -> String {
     format!("{CHECKED}, with {what}")
 }
 
-/// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
     let primary = start(&[]);

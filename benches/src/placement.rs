@@ -19,7 +19,6 @@ use std::{fs, io};
 /// Where a server runs, relative to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the client's CPU.
     Together,
     /// On another CPU, if there is one.
     Apart,

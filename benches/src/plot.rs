@@ -4,19 +4,14 @@ use crate::results::whole;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-/// Where all texts begin.
 pub const LEFT_EDGE: f64 = 16.0;
 /// The area of lines and bars. The names of the lines are to the right of this area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 530.0;
 pub const TOP: f64 = 84.0;
-/// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
-/// The distance between the names of two lines.
 const NAME: f64 = 20.0;
-/// The smallest distance between two labels of the x axis.
 const LABEL: f64 = 50.0;
-/// The distance from one bar to the next.
 const BAR: f64 = 28.0;
 /// Where all bars begin, and where the longest bar ends. Names are to the left of the bars, values to the right.
 const BARS: [f64; 2] = [220.0, 660.0];
@@ -57,7 +52,6 @@ pub struct Plot {
     pub name: String,
     pub title: String,
     pub x: String,
-    /// The label of the y axis, with the unit.
     pub y: String,
     /// The lines, at most three.
     pub lines: Vec<Line>,
@@ -65,20 +59,17 @@ pub struct Plot {
 
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// The name beside the line.
     pub name: String,
     /// The points from left to right. All lines have the same x values.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Plot {
-    /// A plot of costs: lower is better.
     pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
         let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
         Self { name, title, x, y, lines: lines.into() }
     }
 
-    /// The SVG, with a note below.
     pub fn draw(&self, below: &str) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let (first, last) = points()

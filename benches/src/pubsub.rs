@@ -19,7 +19,6 @@ const ROUNDS: usize = 25;
 const KEY: &str = "hand:hash:0000";
 const CHANNEL: &str = "hand:free:0000";
 
-/// A server and clients that all want one lock.
 struct Herd {
     server: Server,
     members: Clients,
@@ -86,7 +85,6 @@ impl Herd {
     }
 }
 
-/// Measures Lockward and the pub/sub locks, with 50 and 1,000 waiters.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     for (waiters, handoffs, target) in [(50, 100, 1.0 / 15.0), (1_000, 10, 1.0 / 400.0)] {

@@ -15,7 +15,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The number of hand-offs in a round.
 const HANDOFFS: usize = 400;
 /// After this number of connections or requests, this program waits until the server has read them.
 const UNREAD: usize = 200;
@@ -65,7 +64,6 @@ fn key(queue: usize) -> String {
     format!("wait:{queue:05}")
 }
 
-/// How the clients wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// All clients wait for one lock.
@@ -111,7 +109,6 @@ impl Queues {
         queues
     }
 
-    /// Starts a server on which this number of clients wait for one lock.
     pub fn waiting(kind: Kind, place: Place, count: usize) -> Self {
         let mut queues = Self::start(Shape::One, kind, place, count);
         queues.connect(count);
@@ -166,7 +163,6 @@ impl Queues {
         }
     }
 
-    /// Lets the new clients wait.
     pub fn wait(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             if self.shape == Shape::Each {
@@ -250,7 +246,6 @@ pub struct QueuesThread {
 type Task = Box<dyn FnOnce(&mut Queues) + Send>;
 
 impl QueuesThread {
-    /// Starts a thread, and makes its queues there.
     pub fn start(queues: impl FnOnce() -> Queues + Send + 'static) -> Self {
         let (tasks, received) = channel::<Task>();
         let thread = thread::spawn(move || {

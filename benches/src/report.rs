@@ -10,10 +10,8 @@ use std::path::Path;
 use std::time::Instant;
 use std::{fs, iter};
 
-/// The figures and plots so far.
 #[derive(Debug)]
 pub struct Report {
-    /// The figures of each stage.
     stages: Vec<Vec<Row>>,
     plots: Vec<Plot>,
     begin: Instant,
@@ -60,9 +58,6 @@ impl Report {
 
     /// Prints the tables of the docs. Writes them into a directory, with the plots. `server` is the server's name and
     /// version.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn write(&self, server: &str, into: &Path) -> io::Result<()> {
         let circumstances = format!("{server}, {}", circumstances());
         let tables = format!("- Measured with {circumstances}\n{}", self.tables(server));

@@ -11,7 +11,6 @@ const TOO_NOISY: f64 = 0.10;
 pub struct Series(Vec<f64>);
 
 impl Series {
-    /// A series with one measurement.
     pub fn once(number: f64) -> Self {
         Self(vec![number])
     }
@@ -33,7 +32,6 @@ impl Series {
         Self::once(self.quantile(0.0))
     }
 
-    /// The quantile of `part` (the median is 0.5).
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -56,7 +54,6 @@ impl Series {
     }
 }
 
-/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Lockward's side divided by the other side.
@@ -68,7 +65,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A number with this unit.
     pub fn show(self, number: f64) -> String {
         match self {
             Self::Times if number < 0.1 => format!("{number:.4}"),
@@ -121,14 +117,11 @@ impl Point {
     }
 }
 
-/// A figure.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// What was measured. All points of a curve have the same text, and no other figure has it.
     pub what: String,
-    /// The place on a curve, if the figure belongs to a curve.
     pub at: Option<Point>,
-    /// What the figure is compared with.
     pub against: Option<String>,
     pub unit: Unit,
     pub measured: f64,
@@ -141,7 +134,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// The median of a series.
     pub fn figure(what: &str, unit: Unit, ours: &Series) -> Self {
         let (what, measured, noise) = (what.to_owned(), ours.median(), ours.noise());
         Self { what, at: None, against: None, unit, measured, theirs: None, noise, limit: None }
@@ -160,12 +152,10 @@ impl Row {
         Self { against: Some(against.to_owned()), theirs: Some(theirs.median()), ..self }
     }
 
-    /// Sets the largest allowed figure.
     pub fn at_most(self, limit: f64) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// Makes the figure a point of a curve.
     pub fn at(self, number: usize, thing: &'static str) -> Self {
         Self { at: Some(Point { number, thing }), ..self }
     }
@@ -180,7 +170,6 @@ impl Row {
         if self.is_missed() { format!("**{figure}**") } else { figure }
     }
 
-    /// The figure divided by the figure of the other side.
     pub fn compared(&self) -> String {
         self.theirs.map(|theirs| Unit::Times.show(self.measured / theirs)).unwrap_or_default()
     }
@@ -189,7 +178,6 @@ impl Row {
         self.limit.map(|limit| format!("at most {}", self.unit.show(limit))).unwrap_or_default()
     }
 
-    /// A line about the figure, for the terminal.
     pub fn line(&self) -> String {
         let at = self.at.map(|at| format!(", {}", at.shown())).unwrap_or_default();
         let against = self.against.as_ref().map(|text| format!(", compared with {text}"));

@@ -17,7 +17,6 @@ const MARGIN: Duration = Duration::from_millis(50);
 /// After this number of requests, this program waits until the server has read them.
 const UNREAD: usize = 100;
 
-/// The owner that holds the locks.
 pub const HOLDER: &str = "holder";
 
 /// The server on which a case runs.
@@ -59,7 +58,6 @@ pub fn left_until(then: Instant) -> Duration {
     then.checked_duration_since(Instant::now()).expect("everything is set up in time")
 }
 
-/// The server of one case, and a connection to control it.
 pub struct Scene {
     pub side: Side,
     pub server: Server,
@@ -90,7 +88,6 @@ impl Scene {
         setup(loaded, Place::Apart, &lines)
     }
 
-    /// Sends a command. Panics if the reply is an error.
     pub fn call(&mut self, arguments: &[&str]) {
         exchange(&mut self.control, &[request(arguments)]);
     }

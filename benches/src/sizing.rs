@@ -50,7 +50,6 @@ pub fn tables(rows: &[&Row]) -> Option<String> {
     Some(format!("{terms}\n{}", table(&NEEDS, needs)))
 }
 
-/// The columns of the table of needs.
 const NEEDS: [&str; 9] = [
     "pairs a client a minute",
     "clients that wait",

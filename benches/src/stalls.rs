@@ -31,7 +31,6 @@ const LEAD: Duration = Duration::from_secs(4);
 const LONG_LEAD: Duration = Duration::from_secs(15);
 /// How long the server's CPU time is counted while clients only wait.
 const COUNTED: Duration = Duration::from_millis(500);
-/// The number of leases that end together.
 const LEASES: usize = 100_000;
 const MILLION: usize = 1_000_000;
 
@@ -195,7 +194,6 @@ fn add_members(control: &mut Client) {
     fill(control, 0..MILLION, |number| request(&["ZADD", &key(0), &number.to_string(), &owner(number)]));
 }
 
-/// The longest PING during DUMP, and during RESTORE.
 fn dump_and_restore(side: Side) -> (f64, f64) {
     let mut scene = Scene::start(side);
     match side {

@@ -18,9 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long `perf` samples each job.
 const SAMPLED: Duration = Duration::from_secs(10);
-/// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
 /// The program prints a function if at least this part of the samples, in per cent, was taken in the function or in its

@@ -18,19 +18,13 @@ use std::fs;
 use std::ops::Range;
 use std::process::ExitCode;
 
-/// The number of commands in flight on a connection.
 const DEPTH: usize = 16;
-/// The number of batches in a round.
 const BATCHES: usize = 4;
 /// The number of clients in a ring. Each client passes a lock or an element on to the next client.
 const RING: usize = 4;
-/// The smaller number of holders of one lock.
 const FEW: usize = 10;
-/// The larger number of holders of one lock.
 const MANY: usize = 10_000;
-/// The limit of the lock with [`FEW`] or [`MANY`] holders.
 const SLOTS: &str = "1000000";
-/// The number of readers that wait for one writer.
 const READERS: usize = 50;
 /// The number of locks with waiters, and of locks that the server evicts.
 const LOCKS: usize = 100;
@@ -82,7 +76,6 @@ impl Rows {
     }
 }
 
-/// Commands that a client sends repeatedly.
 type Commands<'a> = &'a [&'a [&'a str]];
 
 /// Counts the instructions for these commands, with [`DEPTH`] commands in flight.
@@ -255,7 +248,6 @@ fn others(rows: &mut Rows) {
     add("SET + DEL, locks waited for", 1.01, on_both(&mut servers));
 }
 
-/// Keys expire, and the server deletes each key when a client reads it.
 fn expiring(server: &mut CountedServer) -> Count {
     let mut connection = server.server.client();
     connection.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -286,7 +278,6 @@ fn wait_for_keys(server: &Server, numbers: Range<usize>, fill: &str, wait: &str)
     waiting
 }
 
-/// Acquires locks, and lets the server evict them.
 fn evict_locks(server: &Server) {
     let mut client = server.client();
     for i in 0..LOCKS {

@@ -17,12 +17,9 @@ pub const WARM_UP: Duration = Duration::from_secs(6);
 /// How long a peer program may take after the counted time.
 const END: Duration = Duration::from_secs(60);
 
-/// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Job {
-    /// Each client acquires and releases its own lock.
     Uncontended,
-    /// All clients want one lock.
     Contended,
     /// All clients share a lock: one client in ten writes, and the others read.
     Readers,
@@ -43,7 +40,6 @@ impl Job {
         matches!(self, Self::Readers | Self::Permits | Self::Weights)
     }
 
-    /// Whether a client of [`Job::Readers`] writes.
     pub fn is_writer(self, client: usize) -> bool {
         self == Self::Readers && client.is_multiple_of(WRITERS)
     }
@@ -57,7 +53,6 @@ impl Job {
         }
     }
 
-    /// The largest sum of weights that clients may hold at once.
     pub const fn limit(self) -> u64 {
         match self {
             Self::Uncontended | Self::Contended => 1,
@@ -112,9 +107,6 @@ impl Answer {
 }
 
 /// Builds the peer program of a language. Returns the program and its first arguments.
-///
-/// # Errors
-/// If the build fails: the end of its output.
 pub fn build(language: &str) -> Result<Vec<String>, String> {
     let script = repository().join("benches/peers/build");
     let output = run(Command::new(script).arg(language), BUILD)?;
@@ -122,9 +114,6 @@ pub fn build(language: &str) -> Result<Vec<String>, String> {
 }
 
 /// Runs a peer program. `words` are the program and its arguments. `seconds` is how long the peer program counts.
-///
-/// # Errors
-/// If the peer program fails: the end of its output.
 pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
     let output =
         run(Command::new(&words[0]).args(&words[1..]), WARM_UP + Duration::from_secs(seconds) + END)?;
@@ -133,9 +122,6 @@ pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
 }
 
 /// Runs a program to its end, and returns its standard output.
-///
-/// # Errors
-/// If the program fails, or does not end within `limit`: the end of its standard error.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let dir = Directory::new();
     let (output, complaints) = (dir.path().join("output"), dir.path().join("complaints"));

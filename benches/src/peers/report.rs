@@ -19,7 +19,6 @@ pub struct Report {
     pub entries: Vec<Entry>,
 }
 
-/// The result of a job.
 #[derive(Debug)]
 pub struct Entry {
     pub peer: &'static Peer,
@@ -32,16 +31,13 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Measured {
     pub version: String,
-    /// Name and version of the server.
     pub server: String,
     pub notes: String,
-    /// How often a second the lock was acquired and released.
     pub a_second: f64,
     /// Grants a second that went to a different client than the previous grant.
     pub handoffs_a_second: f64,
     /// Grants with which more clients held the lock than its limit allows.
     pub excessive: usize,
-    /// How often the library gave up waiting.
     pub gave_up: u64,
     /// The smallest number of acquisitions by one client, and the largest.
     pub fewest: usize,
@@ -50,7 +46,6 @@ pub struct Measured {
     pub waits: Waits,
     /// How long acquisitions of writers took, in [`Job::Readers`].
     pub writers: Waits,
-    /// Acquisitions of writers a second.
     pub writes_a_second: f64,
     /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
@@ -79,9 +74,6 @@ impl Waits {
 
 impl Measured {
     /// Combines the peer program's answer and the measurements of the server.
-    ///
-    /// # Errors
-    /// If the first client began after the job had begun to count.
     pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Result<Self, String> {
         let all = answer.tenures();
         if all.first().is_some_and(|tenure| tenure.asked >= 0) {
@@ -198,7 +190,6 @@ impl Report {
         self.entries.iter().filter(move |entry| entry.job == job && entry.clients == clients)
     }
 
-    /// A table with a row for each lock.
     fn table(&self, columns: &[&Column]) -> String {
         let mut peers: Vec<&Peer> = Vec::new();
         for entry in columns.iter().flat_map(|(_, job, clients, _)| self.of(*job, *clients)) {
@@ -247,7 +238,6 @@ impl Report {
 /// A column of a table: its head, the job and the number of clients, and the text for a result.
 type Column = (&'static str, Job, usize, fn(&Measured) -> String);
 
-/// The titles and columns of the tables.
 const TABLES: [(&str, &[Column]); 4] = [
     (
         "Uncontended",

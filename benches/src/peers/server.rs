@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 /// The limit for the start of a server, including the download of its packages.
 const START: Duration = Duration::from_secs(180);
-/// The limit for an answer of a server.
 const ANSWER: Duration = Duration::from_secs(5);
 /// PostgreSQL accepts connections shortly before it serves them.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +22,6 @@ const BESIDE: [&str; 8] = ["client", "command", "config", "hello", "info", "ping
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Redis or Valkey.
     Redis {
         /// The name of a server of scripts/servers. `None` is the server of LOCKWARD_SERVER.
         server: Option<&'static str>,
@@ -67,15 +65,11 @@ pub struct Server {
     _dir: Directory,
     pub kind: Kind,
     pub port: u16,
-    /// The name and version of the server.
     pub version: String,
 }
 
 impl Server {
     /// Starts a server, and waits until it accepts connections.
-    ///
-    /// # Errors
-    /// If the server does not start: the end of its log.
     pub fn start(kind: Kind) -> Result<Self, String> {
         let dir = Directory::new();
         let port = free_port();
@@ -102,7 +96,6 @@ impl Server {
         Ok(Self { process, _dir: dir, kind, port, version })
     }
 
-    /// The process id. All other processes of the server are descendants of this process.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -135,7 +128,6 @@ pub fn commands(kind: Kind, port: u16) -> f64 {
     }
 }
 
-/// A connection to a server on this machine.
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(ANSWER))?;

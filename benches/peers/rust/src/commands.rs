@@ -24,7 +24,6 @@ pub enum Commands {
 }
 
 impl Commands {
-    /// The version that the table shows.
     pub const fn version(self) -> &'static str {
         match self {
             Self::Lockward => env!("CARGO_PKG_VERSION"),
@@ -32,7 +31,6 @@ impl Commands {
         }
     }
 
-    /// How the commands are used.
     pub const fn notes(self) -> &'static str {
         match self {
             Self::Lockward => "a connection for each client; lease 30 s, not renewed",
@@ -42,7 +40,6 @@ impl Commands {
         }
     }
 
-    /// Runs the job with a connection for each client. Returns three numbers for each tenure of each client.
     pub fn run_clients(self, port: u16, job_run: JobRun, clients: usize) -> Vec<Vec<i64>> {
         let connections: Vec<Client> =
             (0..clients).map(|_| Client::connect(port).expect("a connection")).collect();
@@ -92,7 +89,6 @@ impl Commands {
         tenures
     }
 
-    /// The request of a client that acquires the lock.
     fn acquire(self, key: &str, owner: &str, job: Job, client: usize) -> Vec<u8> {
         match self {
             Self::Lockward => {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 /// How long a client holds a shared lock.
 pub const HOLD: Duration = Duration::from_millis(1);
 
-/// A job that is running.
 #[derive(Clone, Copy, Debug)]
 pub struct JobRun {
     pub job: Job,
@@ -22,7 +21,6 @@ impl JobRun {
         Self { job, begin, end: begin + Duration::from_secs(seconds) }
     }
 
-    /// Whether the job has ended.
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.end
     }
