@@ -5,7 +5,6 @@ use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
 use crate::pipeline::{Batch, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::plot::Plot;
 use crate::report::{Report, compare};
 use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
 use crate::results::{Row, Series, Unit};
@@ -150,12 +149,11 @@ pub fn measure(report: &mut Report) {
         report.row(row(LOAD, time, &lock).against(STRINGS, &string));
     }
     let x = "locks that are held, or strings with a TTL";
-    let lines = report.lines(PAIR, ["acquire + release", "SET NX PX + DEL"], 1e3);
     let title = "Server CPU for a pair by the number of locks";
-    report.plot(Plot::new("locks-pair", title, x, "microseconds, pipelined", lines));
-    let lines = report.lines(LOAD, ["locks", STRINGS], 1e9);
+    let names = ["acquire + release", "SET NX PX + DEL"];
+    report.plot("locks-pair", title, [x, "microseconds, pipelined"], PAIR, names, 1e3);
     let title = "Loading a snapshot by the number of locks";
-    report.plot(Plot::new("locks-load", title, x, "seconds of CPU", lines));
+    report.plot("locks-load", title, [x, "seconds of CPU"], LOAD, ["locks", STRINGS], 1e9);
 }
 
 /// The memory that this machine has left, in bytes.

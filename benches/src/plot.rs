@@ -45,7 +45,7 @@ const STYLE: &str = "
   .frame { stroke: none; fill-opacity: 0.4 }
 ";
 
-/// Lines with a logarithmic x axis. The y axis begins at 0.
+/// Two lines with a logarithmic x axis. The y axis begins at 0, and shows costs: lower is better.
 #[derive(Clone, Debug)]
 pub struct Plot {
     /// The name of the file, without `.svg`.
@@ -53,25 +53,15 @@ pub struct Plot {
     pub title: String,
     pub x: String,
     pub y: String,
-    /// The lines, at most three.
-    pub lines: Vec<Line>,
+    pub lines: [Line; 2],
 }
 
-#[derive(Clone, Debug)]
-pub struct Line {
-    pub name: String,
-    /// The points from left to right. All lines have the same x values.
-    pub points: Vec<(f64, f64)>,
-}
+/// The name beside a line, and the points from left to right. All lines have the same x values.
+pub type Line = (String, Vec<(f64, f64)>);
 
 impl Plot {
-    pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
-        let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
-        Self { name, title, x, y, lines: lines.into() }
-    }
-
     pub fn draw(&self, below: &str) -> String {
-        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let points = || self.lines.iter().flat_map(|(_, points)| points);
         let (first, last) = points()
             .map(|(x, _)| x.log2())
             .fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
@@ -87,8 +77,7 @@ impl Plot {
             let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
             body += &text("end", LEFT - 8.0, at + 4.0, &number.to_string());
         }
-        let numbers: Vec<f64> =
-            self.lines.first().into_iter().flat_map(|line| &line.points).map(|(x, _)| *x).collect();
+        let numbers: Vec<f64> = self.lines[0].1.iter().map(|(x, _)| *x).collect();
         for (place, number) in numbers.iter().enumerate() {
             // If there is no room before the next label, a number has no label.
             if numbers.get(place + 1).is_none_or(|next| x(*next) - x(*number) > LABEL) {
@@ -96,12 +85,12 @@ impl Plot {
             }
         }
         body += &text("middle faint", (LEFT + RIGHT) / 2.0, BOTTOM + 42.0, &self.x);
-        for (number, (line, class)) in self.lines.iter().zip(["ours", "second", "third"]).enumerate() {
+        for (number, ((name, points), class)) in self.lines.iter().zip(["ours", "second"]).enumerate() {
             let middle = TOP + NAME * number as f64;
             let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{RIGHT}\" cy=\"{middle}\" r=\"4\"/>");
-            body += &text("", RIGHT + 10.0, middle + 4.0, &line.name);
+            body += &text("", RIGHT + 10.0, middle + 4.0, name);
             let mut places = String::new();
-            for (at, number) in &line.points {
+            for (at, number) in points {
                 let (x, y) = (x(*at), y(*number));
                 let _ = write!(places, "{x:.1},{y:.1} ");
                 let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");

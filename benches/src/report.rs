@@ -1,7 +1,7 @@
 //! The figures and plots of a run: the rounds in which they are measured, and the tables that show them.
 
 use crate::machine::circumstances;
-use crate::plot::{Line, Plot};
+use crate::plot::Plot;
 use crate::results::{Row, Series};
 use crate::{sizing, table::table};
 use std::collections::BTreeMap;
@@ -39,21 +39,27 @@ impl Report {
         self.stages.iter().flatten()
     }
 
-    /// Adds a plot. A line needs two points.
-    pub fn plot(&mut self, plot: Plot) {
-        if plot.lines.iter().all(|line| line.points.len() > 1) {
-            self.plots.push(plot);
-        }
-    }
-
-    /// A curve and the curve of the other side, as lines of a plot. Numbers are divided by `scale`.
-    pub fn lines(&self, what: &str, names: [&str; 2], scale: f64) -> [Line; 2] {
+    /// Adds a plot of a curve and the curve of the other side, with these names. Numbers are divided by `scale`.
+    pub fn plot(
+        &mut self,
+        name: &str,
+        title: &str,
+        [x, y]: [&str; 2],
+        curve: &str,
+        names: [&str; 2],
+        scale: f64,
+    ) {
         let line = |name: &str, side: fn(&Row) -> Option<f64>| {
-            let points = self.rows().filter(|row| row.what == what);
+            let points = self.rows().filter(|row| row.what == curve);
             let points = points.filter_map(|row| Some((row.at?.number as f64, side(row)? / scale)));
-            Line { name: name.to_owned(), points: points.collect() }
+            (name.to_owned(), points.collect::<Vec<_>>())
         };
-        [line(names[0], |row| Some(row.measured)), line(names[1], |row| row.theirs)]
+        let lines = [line(names[0], |row| Some(row.measured)), line(names[1], |row| row.theirs)];
+        // A line needs two points.
+        if lines[0].1.len() > 1 {
+            let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
+            self.plots.push(Plot { name, title, x, y, lines });
+        }
     }
 
     /// Prints the tables of the docs. Writes them into a directory, with the plots. `server` is the server's name and

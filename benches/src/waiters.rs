@@ -3,7 +3,6 @@
 //! measures BLPOPs that LPUSH serves.
 
 use crate::placement::{Place, be_client_of};
-use crate::plot::Plot;
 use crate::queues::{Kind, Queues, QueuesThread, SPARE_FILES, Shape};
 use crate::report::{Report, alternate};
 use crate::results::{Row, Series, Unit};
@@ -54,10 +53,9 @@ pub fn measure(report: &mut Report) {
             }
         }
         let curve = format!("server CPU for a hand-off, {words}");
-        let lines = report.lines(&curve, ["hand-off", "LPUSH to BLPOP"], 1e3);
-        let title = curve.replacen('s', "S", 1);
-        let (name, y) = (format!("waiters-{name}"), "microseconds, one by one");
-        report.plot(Plot::new(&name, &title, "clients that wait", y, lines));
+        let (name, title) = (format!("waiters-{name}"), curve.replacen('s', "S", 1));
+        let axes = ["clients that wait", "microseconds, one by one"];
+        report.plot(&name, &title, axes, &curve, ["hand-off", "LPUSH to BLPOP"], 1e3);
         workers.into_iter().for_each(QueuesThread::end);
     }
 }

@@ -3,8 +3,7 @@
 //	peers <peer> <job> <address> <clients> <begin> <seconds>
 //
 // The peer is lockward-go, redsync, etcd, mariadb or postgres. The server of the peer listens at the address.
-// ../README.md describes the jobs. The program prints its answer as one line of JSON. If the program fails, it prints the
-// reason to standard error.
+// ../README.md describes the rest.
 package main
 
 import (

@@ -2,8 +2,7 @@
 //
 //   peers.js <peer> <job> <address> <clients> <begin> <seconds>
 //
-// The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
-// The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
+// The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the rest.
 //
 // All clients run in one process and share one ioredis client, as the callers in a Node.js program do.
 

@@ -2,8 +2,7 @@
 
     peers.py <peer> <job> <address> <clients> <begin> <seconds>
 
-The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the jobs.
-The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
+The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the rest.
 
 Each client is a thread with its own connection. One process of CPython runs only one thread at a time. So the threads are
 spread over as many processes as there are CPUs.

@@ -1,7 +1,7 @@
 //! Compares Lockward with other locks on this machine: see docs/peers.md.
 
 use clap::Parser;
-use lockward_bench::peers::job::{self, Job, WARM_UP};
+use lockward_bench::peers::job::{self, Job};
 use lockward_bench::peers::list::{PEERS, Peer};
 use lockward_bench::peers::meter::Spent;
 use lockward_bench::peers::report::{Entry, Measured, Report};
@@ -87,12 +87,13 @@ fn do_job(
         Some(server) => server,
         none => none.insert(Server::start(peer.server)?),
     };
-    let begin = SystemTime::now() + WARM_UP;
+    let (warm_up, counted) = (job::warm_up(clients), Duration::from_secs(seconds));
+    let begin = SystemTime::now() + warm_up;
     let unix_ms = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let address = format!("127.0.0.1:{}", server.port);
     let arguments = [job.to_string(), address, clients.to_string(), unix_ms.to_string(), seconds.to_string()];
     let words = [program, vec![peer.name.to_owned()], arguments.into()].concat();
-    let counted = Duration::from_secs(seconds);
-    let (answer, spent) = Spent::beside(|| job::answer(&words, seconds), server, begin, counted);
+    let run = || job::answer(&words, warm_up, counted);
+    let (answer, spent) = Spent::beside(run, server, begin, counted);
     Measured::new(job, seconds, answer?, &server.version, spent)
 }

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
-/// The time from the start of a peer program until its jobs counts. The peer program starts, connects and warms up.
-pub const WARM_UP: Duration = Duration::from_secs(6);
+/// The time in which a peer program starts, and its JIT compiler compiles the code.
+const START: Duration = Duration::from_secs(7);
+/// The time in which a client connects.
+const CONNECT: Duration = Duration::from_millis(10);
 /// How long a peer program may take after the counted time.
 const END: Duration = Duration::from_secs(60);
 
@@ -113,10 +115,15 @@ pub fn build(language: &str) -> Result<Vec<String>, String> {
     Ok(output.lines().map(str::to_owned).collect())
 }
 
-/// Runs a peer program. `words` are the program and its arguments. `seconds` is how long the peer program counts.
-pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
-    let output =
-        run(Command::new(&words[0]).args(&words[1..]), WARM_UP + Duration::from_secs(seconds) + END)?;
+/// The time from the start of a peer program with this number of clients until its job counts.
+pub fn warm_up(clients: usize) -> Duration {
+    START + CONNECT * u32::try_from(clients).unwrap_or(u32::MAX)
+}
+
+/// Runs a peer program, which counts for this time after its warm-up. `words` are the program and its arguments. An
+/// error is the end of the program's output.
+pub fn answer(words: &[String], warm_up: Duration, counted: Duration) -> Result<Answer, String> {
+    let output = run(Command::new(&words[0]).args(&words[1..]), warm_up + counted + END)?;
     let line = output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line).map_err(|error| format!("the answer is not valid, {error}"))
 }
