@@ -7,7 +7,7 @@
 
 use crate::clients::Clients;
 use crate::pairs::Pair;
-use crate::pipeline::{Batch, Pipeline};
+use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, owner, request};
@@ -34,7 +34,7 @@ struct Nodes {
 /// A node, the connections to it, and the requests of each connection for each kind of work.
 struct Node {
     pid: u32,
-    pipeline: Pipeline,
+    pipeline: Clients,
     batches: [Vec<Batch>; WORKS],
 }
 
@@ -62,7 +62,7 @@ impl Nodes {
                     batches.push(Batch::of(requests, 1));
                 }
             }
-            Node { pid: node.pid(), pipeline: Pipeline::over(own), batches }
+            Node { pid: node.pid(), pipeline: own, batches }
         });
         Self { each: each.collect(), _cluster: cluster }
     }

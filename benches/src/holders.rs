@@ -1,7 +1,8 @@
 //! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
 //! owner, the CPU time of the commands of a holder, and the memory for each holder.
 
-use crate::pipeline::{Batch, Pipeline};
+use crate::clients::Clients;
+use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
@@ -56,7 +57,7 @@ pub fn measure(report: &mut Report) {
     COUNTS.into_iter().for_each(|holders| hold(&mut server.client(), &key(holders), holders));
     let mut numbers = numbers();
     for (how, connections, depth) in SENDING {
-        let mut pipeline = Pipeline::open(&server, connections);
+        let mut pipeline = Clients::open(server.port(), connections);
         // No two connections use the same holder.
         let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
         let costs = alternate(ROUNDS, counts.len(), |which| {
@@ -67,15 +68,16 @@ pub fn measure(report: &mut Report) {
         });
         for (holders, costs) in counts.into_iter().zip(costs) {
             for ((work, _), cost) in WORKS.iter().zip(costs) {
-                let row = Row::figure(&format!("server CPU for {work}{how}"), Unit::Nanoseconds, &cost);
-                report.row(row.at(holders, "holder"));
+                report.row(
+                    Row::figure(&format!("server CPU for {work}{how}"), Unit::Nanoseconds, &cost)
+                        .at(holders, "holder"),
+                );
             }
         }
     }
     for holders in COUNTS {
         let memory = Series::once(memory_of_holder(holders));
-        let row = Row::figure("memory for each holder", Unit::Bytes, &memory);
-        report.row(row.at(holders, "holder"));
+        report.row(Row::figure("memory for each holder", Unit::Bytes, &memory).at(holders, "holder"));
     }
 }
 

@@ -1,9 +1,10 @@
 //! Measures a server with different numbers of locks: the CPU time of a pair and of a renewal, the memory, and how long
 //! the server saves and loads a snapshot. Strings with a TTL are measured for comparison.
 
+use crate::clients::Clients;
 use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
-use crate::pipeline::{Batch, Pipeline};
+use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, compare};
 use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
@@ -33,7 +34,7 @@ struct Store {
     pair: Pair,
     server: Server,
     control: Client,
-    pipeline: Pipeline,
+    pipeline: Clients,
     numbers: Random,
     empty: f64,
     count: usize,
@@ -44,7 +45,7 @@ impl Store {
         // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = start(&[&cpus]);
-        let pipeline = Pipeline::open(&server, CONNECTIONS);
+        let pipeline = Clients::open(server.port(), CONNECTIONS);
         let mut control = server.client();
         let empty = used_memory(&mut control);
         Self { pair, server, control, pipeline, numbers: numbers(), empty, count: 0 }

@@ -30,8 +30,7 @@ pub fn measure(report: &mut Report) {
         (queues.settled_memory() - before) / WAITERS as f64
     });
     let what = "memory of a waiter, minus the memory of a client that an empty module blocks";
-    let row = Row::figure(what, Unit::Bytes, &Series::once(lock - empty));
-    report.row(row.at_most(1024.0));
+    report.row(Row::figure(what, Unit::Bytes, &Series::once(lock - empty)).at_most(1024.0));
 }
 
 /// The bytes of used memory for each key. `make` returns the request that creates a key for an owner.

@@ -1,6 +1,7 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
-use crate::pipeline::{Batch, Pipeline};
+use crate::clients::Clients;
+use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
@@ -109,12 +110,9 @@ pub fn plain(report: &mut Report) {
     let [lock, checked, set, hash, bare] = costs_at(&server, pairs);
     let what = "acquire + release";
     let is_valkey = server.version().starts_with("Valkey");
-    let row = Row::ratio(what, &lock, CHECKED, &checked);
-    report.row(row.at_most(if is_valkey { 1.1 } else { 1.2 }));
-    let row = Row::ratio(what, &lock, BARE, &bare);
-    report.row(row.at_most(1.08));
-    let row = Row::ratio(what, &lock, "a re-entrant hash lock in Lua", &hash);
-    report.row(row.at_most(1.0 / 3.5));
+    report.row(Row::ratio(what, &lock, CHECKED, &checked).at_most(if is_valkey { 1.1 } else { 1.2 }));
+    report.row(Row::ratio(what, &lock, BARE, &bare).at_most(1.08));
+    report.row(Row::ratio(what, &lock, "a re-entrant hash lock in Lua", &hash).at_most(1.0 / 3.5));
     report.row(Row::ratio(what, &lock, "SET NX PX + DEL", &set));
 }
 
@@ -123,8 +121,7 @@ pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
-    let row = Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked);
-    report.row(row.at_most(1.2));
+    report.row(Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked).at_most(1.2));
 }
 
 fn with(what: &str) -> String {
@@ -149,8 +146,7 @@ pub fn replica(report: &mut Report) {
     });
     let against = with("a replica");
     let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
-    let row = Row::ratio("acquire + release with a replica", lock, &against, checked);
-    report.row(row.at_most(1.2));
+    report.row(Row::ratio("acquire + release with a replica", lock, &against, checked).at_most(1.2));
     let what = "CPU of the replica for acquire + release";
     report.row(Row::ratio(what, lock_applied, &against, checked_applied));
 }
@@ -159,7 +155,7 @@ pub fn replica(report: &mut Report) {
 /// `pairs`.
 fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl FnMut(usize) {
     let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
-    let mut pipeline = Pipeline::open(server, CONNECTIONS);
+    let mut pipeline = Clients::open(server.port(), CONNECTIONS);
     move |which| pipeline.run(&batches[which], TIMES)
 }
 

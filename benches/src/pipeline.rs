@@ -1,7 +1,6 @@
 //! Many connections, each with several requests in flight.
 
 use crate::clients::{Arrival, Clients};
-use lockward_tests::Server;
 
 /// Requests that a connection sends together.
 #[derive(Clone, Debug)]
@@ -23,27 +22,14 @@ impl Batch {
     }
 }
 
-/// Connections that work at the same time. If client and server share a CPU, neither interrupts the other (see
-/// [`crate::placement`]): the server executes all requests and sleeps, and then all connections send again. So the cost
-/// of a command does not depend on the speed of the client.
-#[derive(Debug)]
-pub struct Pipeline {
-    clients: Clients,
-}
-
-impl Pipeline {
-    pub fn open(server: &Server, connections: usize) -> Self {
-        Self::over(Clients::open(server.port(), connections))
-    }
-
-    /// A pipeline over these connections, which may go to several servers.
-    pub const fn over(clients: Clients) -> Self {
-        Self { clients }
-    }
-
+impl Clients {
     /// Runs the batch of every connection `times` times. Panics if a reply is null, because a lock is refused then.
+    ///
+    /// If client and server share a CPU, neither interrupts the other (see [`crate::placement`]): the server executes all
+    /// requests and sleeps, and then all connections send again. So the cost of a command does not depend on the speed
+    /// of the client.
     pub fn run(&mut self, batches: &[Batch], times: usize) {
-        assert_eq!(batches.len(), self.clients.count(), "a batch a connection");
+        assert_eq!(batches.len(), self.count(), "a batch a connection");
         let mut parts: Vec<_> =
             batches.iter().map(|Batch(parts)| parts.iter().cycle().take(parts.len() * times)).collect();
         let mut send_next = |clients: &mut Clients, who: usize| {
@@ -52,15 +38,14 @@ impl Pipeline {
                 part.replies
             })
         };
-        let mut awaited: Vec<usize> =
-            (0..batches.len()).map(|who| send_next(&mut self.clients, who)).collect();
+        let mut awaited: Vec<usize> = (0..batches.len()).map(|who| send_next(self, who)).collect();
         let mut working = awaited.iter().filter(|replies| **replies > 0).count();
         while working > 0 {
-            let Arrival { who, reply, .. } = self.clients.arrival();
+            let Arrival { who, reply, .. } = self.arrival();
             assert!(!reply.is_null(), "a null");
             awaited[who] -= 1;
             if awaited[who] == 0 {
-                awaited[who] = send_next(&mut self.clients, who);
+                awaited[who] = send_next(self, who);
                 working -= usize::from(awaited[who] == 0);
             }
         }

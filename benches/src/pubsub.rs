@@ -99,7 +99,6 @@ pub fn measure(report: &mut Report) {
         });
         let what = format!("hand-off and waiting again, {} waiters", whole(waiters as f64));
         let against = "a lock in Lua that wakes all its waiters by pub/sub";
-        let row = Row::ratio(&what, &lock, against, &published);
-        report.row(row.at_most(target));
+        report.row(Row::ratio(&what, &lock, against, &published).at_most(target));
     }
 }

@@ -27,8 +27,7 @@ pub fn measure(report: &mut Report) {
             ("longest PING at the old node, with MIGRATE", longest),
         ] {
             // Other load of the machine can only add time.
-            let row = Row::figure(what, Unit::Nanoseconds, &series.least());
-            report.row(row.at(count, "lock"));
+            report.row(Row::figure(what, Unit::Nanoseconds, &series.least()).at(count, "lock"));
         }
     }
 }
