@@ -5,9 +5,9 @@
 //! CPU each do n times the work. Only one node works at a time, because nodes that work at the same time would displace
 //! each other's data in the caches of the CPU.
 
+use crate::batch::Batch;
 use crate::clients::Clients;
 use crate::pairs::Pair;
-use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, owner, request};
@@ -34,7 +34,7 @@ struct Nodes {
 /// A node, the connections to it, and the requests of each connection for each kind of work.
 struct Node {
     pid: u32,
-    pipeline: Clients,
+    clients: Clients,
     batches: [Vec<Batch>; WORKS],
 }
 
@@ -62,15 +62,15 @@ impl Nodes {
                     batches.push(Batch::of(requests, 1));
                 }
             }
-            Node { pid: node.pid(), pipeline: own, batches }
+            Node { pid: node.pid(), clients: own, batches }
         });
         Self { each: each.collect(), _cluster: cluster }
     }
 
     /// The CPU of a node for a pair or renewal, on average over the nodes, in nanoseconds.
     fn cost(&mut self, work: usize) -> f64 {
-        let costs = self.each.iter_mut().map(|Node { pid, pipeline, batches }| {
-            cost(*pid, CONNECTIONS * EACH, || pipeline.run(&batches[work], EACH))
+        let costs = self.each.iter_mut().map(|Node { pid, clients, batches }| {
+            cost(*pid, CONNECTIONS * EACH, || clients.run(&batches[work], EACH))
         });
         costs.sum::<f64>() / self.each.len() as f64
     }

@@ -1,8 +1,8 @@
 //! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
 //! owner, the CPU time of the commands of a holder, and the memory for each holder.
 
+use crate::batch::Batch;
 use crate::clients::Clients;
-use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
@@ -57,13 +57,13 @@ pub fn measure(report: &mut Report) {
     COUNTS.into_iter().for_each(|holders| hold(&mut server.client(), &key(holders), holders));
     let mut numbers = numbers();
     for (how, connections, depth) in SENDING {
-        let mut pipeline = Clients::open(server.port(), connections);
+        let mut clients = Clients::open(server.port(), connections);
         // No two connections use the same holder.
         let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
         let costs = alternate(ROUNDS, counts.len(), |which| {
             WORKS.map(|(_, requests)| {
                 let batches = batches(requests, counts[which], connections, depth, &mut numbers);
-                cost(server.pid(), connections * UNITS, || pipeline.run(&batches, 1))
+                cost(server.pid(), connections * UNITS, || clients.run(&batches, 1))
             })
         });
         for (holders, costs) in counts.into_iter().zip(costs) {

@@ -17,6 +17,7 @@
     reason = "a benchmark that fails panics with the reason"
 )]
 
+pub mod batch;
 pub mod clients;
 pub mod cluster;
 pub mod cpu;
@@ -30,7 +31,6 @@ pub mod machine;
 pub mod memory;
 pub mod pairs;
 pub mod peers;
-pub mod pipeline;
 pub mod placement;
 pub mod plot;
 pub mod pubsub;

@@ -1,10 +1,10 @@
 //! Measures a server with different numbers of locks: the CPU time of a pair and of a renewal, the memory, and how long
 //! the server saves and loads a snapshot. Strings with a TTL are measured for comparison.
 
+use crate::batch::Batch;
 use crate::clients::Clients;
 use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
-use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, compare};
 use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
@@ -34,7 +34,7 @@ struct Store {
     pair: Pair,
     server: Server,
     control: Client,
-    pipeline: Clients,
+    clients: Clients,
     numbers: Random,
     empty: f64,
     count: usize,
@@ -45,10 +45,10 @@ impl Store {
         // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = start(&[&cpus]);
-        let pipeline = Clients::open(server.port(), CONNECTIONS);
+        let clients = Clients::open(server.port(), CONNECTIONS);
         let mut control = server.client();
         let empty = used_memory(&mut control);
-        Self { pair, server, control, pipeline, numbers: numbers(), empty, count: 0 }
+        Self { pair, server, control, clients, numbers: numbers(), empty, count: 0 }
     }
 
     fn fill(&mut self, count: usize) {
@@ -87,7 +87,7 @@ impl Store {
         let batches: Vec<Batch> = (0..CONNECTIONS)
             .map(|_| Batch::of(&(0..EACH).flat_map(|_| requests(self)).collect::<Vec<_>>(), DEPTH))
             .collect();
-        cost(self.server.pid(), CONNECTIONS * EACH, || self.pipeline.run(&batches, 1))
+        cost(self.server.pid(), CONNECTIONS * EACH, || self.clients.run(&batches, 1))
     }
 
     fn snapshots(&mut self, measure: fn(&mut Self) -> f64) -> Series {

@@ -1,7 +1,7 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
+use crate::batch::Batch;
 use crate::clients::Clients;
-use crate::pipeline::Batch;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
@@ -155,8 +155,8 @@ pub fn replica(report: &mut Report) {
 /// `pairs`.
 fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl FnMut(usize) {
     let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
-    let mut pipeline = Clients::open(server.port(), CONNECTIONS);
-    move |which| pipeline.run(&batches[which], TIMES)
+    let mut clients = Clients::open(server.port(), CONNECTIONS);
+    move |which| clients.run(&batches[which], TIMES)
 }
 
 /// Measures the server's CPU time for one pair of each kind, in nanoseconds.

@@ -1,4 +1,4 @@
-//! Many connections, each with several requests in flight.
+//! Requests that many connections repeat, each with several requests in flight.
 
 use crate::clients::{Arrival, Clients};
 
