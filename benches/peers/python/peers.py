@@ -8,10 +8,10 @@ Each client is a thread with its own connection. One process of CPython runs onl
 spread over as many processes as there are CPUs.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import version
@@ -64,41 +64,34 @@ def run_client(lock, job, begin, end):
     return tenures
 
 
-def run_clients(arguments, begin, name, indexes):
+def run_clients(peer, job, address, begin, end, name, indexes):
     """Runs some of the clients, in a child process. Returns their tenures."""
-    host, port = arguments.address.rsplit(":", 1)
+    host, port = address.rsplit(":", 1)
     locks = []
     for index in indexes:
         connection = redis.Redis(host=host, port=int(port))
         connection.ping()
-        own = f"{name}:{index}" if arguments.job == "uncontended" else name
-        locks.append(PEERS[arguments.peer][0](connection, own, arguments.job, index))
+        own = f"{name}:{index}" if job == "uncontended" else name
+        locks.append(PEERS[peer][0](connection, own, job, index))
     with ThreadPoolExecutor(len(locks)) as threads:
-        return list(threads.map(lambda lock: run_client(lock, arguments.job, begin, begin + arguments.seconds), locks))
+        return list(threads.map(lambda lock: run_client(lock, job, begin, end), locks))
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("job")
-    parser.add_argument("address")
-    parser.add_argument("clients", type=int)
-    parser.add_argument("begin", type=int)
-    parser.add_argument("seconds", type=int)
-    arguments = parser.parse_args()
-
-    processes = min(arguments.clients, os.cpu_count() or 1)
+    peer, job, address, *numbers = sys.argv[1:]
+    clients, begin, seconds = map(int, numbers)
+    processes = min(clients, os.cpu_count() or 1)
     # All processes have the same monotonic clock.
-    begin = time.monotonic() + arguments.begin / 1000 - time.time()
+    begin = time.monotonic() + begin / 1000 - time.time()
     # The process id makes the name unique: the server may still hold the locks of an earlier run.
     name = f"lock:{os.getpid()}"
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        shares = [range(number, arguments.clients, processes) for number in range(processes)]
-        parts = [pool.submit(run_clients, arguments, begin, name, share) for share in shares]
-        tenures = [[]] * arguments.clients
+        shares = [range(number, clients, processes) for number in range(processes)]
+        parts = [pool.submit(run_clients, peer, job, address, begin, begin + seconds, name, share) for share in shares]
+        tenures = [[]] * clients
         for number, part in enumerate(parts):
             tenures[number::processes] = part.result()
-    _, shown, notes = PEERS[arguments.peer]
+    _, shown, notes = PEERS[peer]
     print(json.dumps({"version": shown, "notes": f"{notes}; {processes} processes", "tenures_us": tenures}))
 
 
