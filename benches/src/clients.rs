@@ -12,13 +12,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many bytes a client reads at once.
 const CHUNK: usize = 16 * 1024;
 
-/// A reply or message to one of the clients.
 #[derive(Debug)]
 pub struct Arrival {
     pub who: usize,
@@ -110,7 +107,6 @@ impl Clients {
         arrival.reply
     }
 
-    /// Sends one command of one client and waits for its reply.
     pub fn call(&mut self, who: usize, arguments: &[&str]) -> Reply {
         self.send(who, &request(arguments));
         self.reply_to(who)
@@ -118,7 +114,6 @@ impl Clients {
 }
 
 impl Connection {
-    /// Writes as much as the kernel accepts.
     fn flush(&mut self) {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {

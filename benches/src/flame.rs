@@ -3,7 +3,6 @@
 use crate::plot::{LEFT_EDGE, TOP, escaped, framed, text};
 use std::collections::BTreeMap;
 
-/// The arguments of `perf script` for [`Frame::of`].
 pub const SCRIPT: [&str; 4] = ["script", "--no-inline", "--fields", "ip,sym,dso"];
 
 const HINT: &str = "Width: part of the server's CPU time. \
@@ -65,7 +64,6 @@ impl Frame {
         self.calls.iter().filter(move |(_, call)| call.samples as f64 * sample >= NARROWEST)
     }
 
-    /// The number of rows above this frame.
     fn height(&self, sample: f64) -> usize {
         self.drawn(sample).map(|(_, call)| 1 + call.height(sample)).max().unwrap_or(0)
     }

@@ -25,7 +25,6 @@ use std::io::Write;
 use std::time::Duration;
 use std::{fs, thread};
 
-/// The number of rounds after the first rounds.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 

@@ -32,7 +32,6 @@ pub(crate) struct Confinement {
     policy: libc::c_int,
 }
 
-/// How many CPUs there are for clients and servers.
 pub fn cpus() -> usize {
     allowed().len()
 }
@@ -53,7 +52,6 @@ impl Place {
         }
     }
 
-    /// The CPUs and the policy for this place.
     pub(crate) fn confinement(self) -> Confinement {
         let policy = match self {
             Self::Together => libc::SCHED_BATCH,

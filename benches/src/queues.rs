@@ -39,7 +39,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The request of a member that waits in a queue.
     fn wait(self, queue: usize, member: usize) -> Vec<u8> {
         let (key, owner) = (key(queue), owner(member));
         match self {
@@ -51,7 +50,6 @@ impl Kind {
         }
     }
 
-    /// The request of a member that passes the lock or the element on.
     fn pass_on(self, queue: usize, member: usize) -> Vec<u8> {
         match self {
             Self::Lock => request(&["LOCK.RELEASE", &key(queue), &owner(member), "HOLDS", "0"]),
@@ -149,7 +147,6 @@ impl Queues {
         }
     }
 
-    /// Connects more clients, up to `count`.
     pub fn connect(&mut self, count: usize) {
         for who in self.waiting + 1..=count {
             let address = Ipv4Addr::new(127, 0, 0, 1 + (who / CONNECTIONS_OF_ADDRESS) as u8);

@@ -26,7 +26,6 @@ const holdTime = time.Millisecond
 
 var errGaveUp = errors.New("the library gave up")
 
-// A client of a peer, with its own connection.
 type client struct {
 	// Waits for the lock. Returns errGaveUp if the library itself stops trying.
 	acquire func(context.Context) error

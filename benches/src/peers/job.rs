@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
 /// The time in which a peer program starts, and its JIT compiler compiles the code.
 const START: Duration = Duration::from_secs(7);

@@ -10,7 +10,6 @@ use crate::results::whole;
 use crate::table::table;
 use std::iter;
 
-/// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
 
 /// The results of a run, in the order in which the jobs ran.

@@ -7,12 +7,10 @@ use lockward_tests::{Client, Reply};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(70);
 /// The pause between two tries of a client that polls, in milliseconds: redsync's default.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
 
-/// The commands with which a client acquires and releases a lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Commands {
     /// LOCK.ACQUIRE and LOCK.RELEASE as README.md advises: with a wait limit, HOLDS and TOKEN.
