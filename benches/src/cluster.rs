@@ -14,7 +14,6 @@ use crate::request::{LONG_LEASE, owner, request};
 use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, cost, setup};
 use lockward_tests::{Cluster, slot_of};
-use std::net::Ipv4Addr;
 
 const NODES: [usize; 3] = [1, 3, 6];
 /// The number of connections to each node. Each connection has one command in flight.
@@ -45,13 +44,11 @@ impl Nodes {
         let cluster = Cluster::start_primaries(setup, u16::try_from(count).expect("few nodes"));
         let share = SLOTS.div_ceil(count);
         let each = cluster.nodes().iter().enumerate().map(|(number, node)| {
-            let mut own = Clients::none();
             let mut control = node.client();
             let mut batches = <[Vec<Batch>; WORKS]>::default();
             let keys = (0..).map(|key: usize| format!("cluster:{key:06}"));
             let keys = keys.filter(|key| usize::from(slot_of(key)) / share == number);
             for (connection, key) in keys.take(CONNECTIONS).enumerate() {
-                own.connect(Ipv4Addr::LOCALHOST, node.port());
                 let owner = owner(connection);
                 let held = format!("{{{key}}}:held");
                 control.call(["LOCK.ACQUIRE", &held, &owner, "PX", LONG_LEASE]).grant();
@@ -62,7 +59,7 @@ impl Nodes {
                     batches.push(Batch::of(requests, 1));
                 }
             }
-            Node { pid: node.pid(), clients: own, batches }
+            Node { pid: node.pid(), clients: Clients::open(node.port(), CONNECTIONS), batches }
         });
         Self { each: each.collect(), _cluster: cluster }
     }
@@ -79,14 +76,10 @@ impl Nodes {
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);
-    let measured = alternate(ROUNDS, NODES.len(), |which| {
-        let nodes = &mut all[which];
-        [nodes.cost(0), nodes.cost(1), nodes.cost(2)]
-    });
+    let measured = alternate(ROUNDS, NODES.len(), |which| [0, 1, 2].map(|work| all[which].cost(work)));
     for (nodes, [lock, set, renewal]) in NODES.into_iter().zip(&measured) {
-        let row = |what, unit, series: &Series| Row::figure(what, unit, series).at(nodes, "node");
-        let pair = row("server CPU for a pair in the cluster", Unit::Nanoseconds, lock);
-        report.row(pair.against("SET NX PX + DEL", set));
-        report.row(row("server CPU for a renewal in the cluster", Unit::Nanoseconds, renewal));
+        let row = |what, series: &Series| Row::figure(what, Unit::Nanoseconds, series).at(nodes, "node");
+        report.row(row("server CPU for a pair in the cluster", lock).against("SET NX PX + DEL", set));
+        report.row(row("server CPU for a renewal in the cluster", renewal));
     }
 }

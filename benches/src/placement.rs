@@ -107,9 +107,8 @@ fn allowed() -> &'static [usize] {
     })
 }
 
-/// Gives this process, and all processes that it starts later, a high priority. Returns whether the system allows it.
-/// Unlike [`be_client_of`], `go_first` leaves the choice of CPUs to the scheduler, and some CPU time to other
-/// processes.
+/// Gives this process, and all processes that it starts later, a high priority on all CPUs. Returns whether the system
+/// allows it.
 pub fn go_first() -> bool {
     setpriority_process(None, -20).is_ok()
 }
