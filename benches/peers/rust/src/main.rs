@@ -7,27 +7,20 @@ mod commands;
 mod job_run;
 mod library;
 
-use clap::Parser;
+use clap::ValueEnum;
 use commands::Commands;
 use job_run::JobRun;
 use lockward_bench::peers::job::{Answer, Job};
+use std::env;
 use tokio::runtime::Runtime;
 
-#[derive(Debug, Parser)]
-struct Arguments {
-    peer: String,
-    job: Job,
-    /// Where the server listens, as 127.0.0.1:PORT.
-    address: String,
-    clients: usize,
-    /// When the job begins to count, in milliseconds since 1970.
-    begin: u64,
-    seconds: u64,
-}
-
 fn main() {
-    let Arguments { peer, job, address, clients, begin, seconds } = Arguments::parse();
-    let commands = match &*peer {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [peer, job, address, numbers @ ..] = &arguments[..] else { panic!("see benches/peers/README.md") };
+    let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().expect("a number")).collect();
+    let &[clients, begin, seconds] = &numbers[..] else { panic!("see benches/peers/README.md") };
+    let (job, clients) = (Job::from_str(job, false).expect("a job"), clients as usize);
+    let commands = match &**peer {
         "lockward-rust" => None,
         "set-delex" => Some(Commands::Delex),
         "set-delifeq" => Some(Commands::Delifeq),
@@ -37,7 +30,7 @@ fn main() {
     let (version, notes, tenures_us) = match commands {
         None => {
             let runtime = Runtime::new().expect("a runtime");
-            let tenures = runtime.block_on(library::run_clients(&address, job_run, clients));
+            let tenures = runtime.block_on(library::run_clients(address, job_run, clients));
             (env!("CARGO_PKG_VERSION"), library::NOTES, tenures)
         }
         Some(commands) => {
