@@ -7,26 +7,18 @@ use crate::{sizing, table::table};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::time::Instant;
 use std::{fs, iter};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
     stages: Vec<Vec<Row>>,
     plots: Vec<Plot>,
-    begin: Instant,
 }
 
 impl Report {
-    #[allow(clippy::new_without_default, reason = "a report begins at this instant")]
-    pub fn new() -> Self {
-        Self { stages: Vec::new(), plots: Vec::new(), begin: Instant::now() }
-    }
-
-    /// Begins a stage. Prints a line about it, with the minutes and seconds since the run began.
+    /// Begins a stage, and prints a line about it.
     pub fn stage(&mut self, name: &str, about: &str) {
-        let seconds = self.begin.elapsed().as_secs();
-        eprintln!("[{}:{:02}] {name}: {about}", seconds / 60, seconds % 60);
+        eprintln!("{name}: {about}");
         self.stages.push(Vec::new());
     }
 

@@ -63,7 +63,7 @@ fn main() -> io::Result<ExitCode> {
     }
     be_client_of(Place::Apart);
     let version = server::start(&[]).version();
-    let mut report = Report::new();
+    let mut report = Report::default();
     eprintln!("{version}");
     for (name, about, measure) in stages {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {

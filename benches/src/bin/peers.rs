@@ -9,7 +9,7 @@ use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// The jobs, each with its number of clients.
@@ -53,7 +53,6 @@ fn main() -> io::Result<()> {
         let mut server = None;
         let is_asked = |job: Job| peer.jobs.contains(&job) && (jobs.is_empty() || jobs.contains(&job));
         for (job, clients) in JOBS.into_iter().filter(|(job, _)| is_asked(*job)) {
-            let begun = Instant::now();
             let result =
                 program.clone().and_then(|program| do_job(peer, program, job, clients, seconds, &mut server));
             let shown = match &result {
@@ -63,7 +62,7 @@ fn main() -> io::Result<()> {
                     format!("did not run: {reason}")
                 }
             };
-            eprintln!("  {job} {clients} {:.0} s: {shown}", begun.elapsed().as_secs_f64());
+            eprintln!("  {job} {clients}: {shown}");
             report.entries.push(Entry { peer, job, clients, result });
         }
     }
