@@ -125,7 +125,6 @@ impl Connection {
         }
     }
 
-    /// Reads everything that has arrived, and adds the complete replies to `arrived`.
     fn read(&mut self, who: usize, arrived: &mut VecDeque<Arrival>) {
         loop {
             let mut chunk = [0; CHUNK];

@@ -10,8 +10,6 @@ use crate::server::start;
 const KEYS: usize = 100_000;
 const WAITERS: usize = 5_000;
 
-/// Measures the memory of a lock, compared with a hash. Then measures the memory of a client that waits for a lock,
-/// minus the memory of a client that an empty module blocks.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let lock = of_key(|key, owner| request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE]));

@@ -1,8 +1,5 @@
 //! Clients that wait on one server. Measures the server's CPU for a hand-off and for the start of a wait, and the
 //! server's memory.
-//!
-//! A hand-off is compared with an LPUSH that wakes the next BLPOP: one client sends a command, and a waiting client
-//! gets a reply.
 
 use crate::clients::Clients;
 use crate::cpu::CpuClock;

@@ -74,7 +74,6 @@ const STALLS: &[Case] = &[
         "REPLICAOF on a server where 10,000 clients wait in BLPOP of one list", becomes_replica),
 ];
 
-// Lines of scripts. A script runs these lines for each key.
 const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
 const PUSH: &str = "redis.call('LPUSH', key, 'x')";
 
