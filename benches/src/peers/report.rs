@@ -11,6 +11,8 @@ use crate::table::table;
 use std::iter;
 
 const PLOTTED: usize = 50;
+/// How long before the counted time the first client must begin, in microseconds.
+const WARM: i64 = 1_000_000;
 
 /// The results of a run, in the order in which the jobs ran.
 #[derive(Debug, Default)]
@@ -75,8 +77,8 @@ impl Measured {
     /// Combines the peer program's answer and the measurements of the server.
     pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Result<Self, String> {
         let all = answer.tenures();
-        if all.first().is_some_and(|tenure| tenure.asked >= 0) {
-            return Err("the clients did not begin in the warm-up".to_owned());
+        if all.first().is_some_and(|tenure| tenure.asked > -WARM) {
+            return Err("the clients had no time to warm up".to_owned());
         }
         let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         let counted: Vec<&Tenure> = all.iter().filter(|tenure| (0..end).contains(&tenure.granted)).collect();
