@@ -5,7 +5,6 @@ use crate::peers::server::Kind;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The name on the command line.
     pub name: &'static str,
     pub title: &'static str,
     pub server: Kind,

@@ -14,7 +14,6 @@ const PLOTTED: usize = 50;
 /// How long before the counted time the first client must begin, in microseconds.
 const WARM: i64 = 1_000_000;
 
-/// The results of a run, in the order in which the jobs ran.
 #[derive(Debug, Default)]
 pub struct Report {
     pub entries: Vec<Entry>,
