@@ -3,10 +3,10 @@
 //!
 //! - Random bytes are zeros. A server seeds its hash tables with random bytes. The seeds decide which command names
 //!   collide in the command table, and so how many instructions a command takes.
-//! - While the first byte of the file that `LOCKWARD_STILL` names is not 0, the clock is stopped. Each time the server
-//!   reads the stopped clock, the clock advances by a microsecond. The second byte is how often the client has advanced
-//!   the clock by ten milliseconds. While the clock is stopped, no timer wakes the server, so the server sleeps until a
-//!   client sends something.
+//! - While the byte in the file that `LOCKWARD_STILL` names is not 0, the clock is stopped. Each time the server reads the
+//!   stopped clock, the clock advances by a microsecond. When the client adds 1 to the byte, the clock advances by ten
+//!   milliseconds. While the clock is stopped, no timer wakes the server, so the server sleeps until a client sends
+//!   something.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -64,16 +64,16 @@ const FOR_US: c_int = 0o600;
 const READ: c_int = 1;
 const SHARED: c_int = 1;
 
-/// How often the client has advanced the stopped clock by ten milliseconds; `None` while the clock runs.
-fn still() -> Option<i64> {
+/// The byte of the client: 0 while the clock runs.
+fn still() -> i64 {
     static FILE: OnceLock<usize> = OnceLock::new();
     let file = *FILE.get_or_init(|| unsafe {
         let file = open(getenv(c"LOCKWARD_STILL".as_ptr()), OPEN_TO_WRITE_OR_MAKE, FOR_US);
-        assert_eq!(ftruncate(file, 2), 0);
-        mmap(ptr::null_mut(), 2, READ, SHARED, file, 0) as usize
+        assert_eq!(ftruncate(file, 1), 0);
+        mmap(ptr::null_mut(), 1, READ, SHARED, file, 0) as usize
     });
-    let [still, passed] = unsafe { &*(file as *const [AtomicU8; 2]) };
-    (still.load(Ordering::Relaxed) != 0).then(|| passed.load(Ordering::Relaxed).into())
+    let still = unsafe { &*(file as *const AtomicU8) };
+    still.load(Ordering::Relaxed).into()
 }
 
 #[unsafe(no_mangle)]
@@ -82,11 +82,11 @@ unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
     static STANDS: [AtomicI64; 2] = [AtomicI64::new(0), AtomicI64::new(0)];
     unsafe {
         let status = next!(c"clock_gettime" as fn(c_int, *mut Time) -> c_int)(clock, time);
-        if let (REALTIME | MONOTONIC, Some(passed)) = (clock, still()) {
+        if let (REALTIME | MONOTONIC, still @ 1..) = (clock, still()) {
             let stands = &STANDS[clock as usize];
             let now = (*time).seconds * 1_000_000_000 + (*time).rest;
             let _ = stands.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-            let then = stands.fetch_add(1_000, Ordering::Relaxed) + passed * 10_000_000;
+            let then = stands.fetch_add(1_000, Ordering::Relaxed) + still * 10_000_000;
             *time = Time { seconds: then / 1_000_000_000, rest: then % 1_000_000_000 };
         }
         status
@@ -106,6 +106,6 @@ unsafe extern "C" fn gettimeofday(time: *mut Time, _zone: *mut c_void) -> c_int 
 unsafe extern "C" fn epoll_wait(file: c_int, events: *mut c_void, most: c_int, limit: c_int) -> c_int {
     unsafe {
         let wait = next!(c"epoll_wait" as fn(c_int, *mut c_void, c_int, c_int) -> c_int);
-        wait(file, events, most, if limit > 0 && still().is_some() { -1 } else { limit })
+        wait(file, events, most, if limit > 0 && still() > 0 { -1 } else { limit })
     }
 }

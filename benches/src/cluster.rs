@@ -5,29 +5,26 @@
 //! CPU each do n times the work. Only one node works at a time, because nodes that work at the same time would displace
 //! each other's data in the caches of the CPU.
 
+use crate::batch::Batch;
 use crate::clients::Clients;
 use crate::pairs::Pair;
-use crate::pipeline::{Batch, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, owner, request};
 use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, cost, setup};
 use lockward_tests::{Cluster, slot_of};
-use std::net::Ipv4Addr;
 
 const NODES: [usize; 3] = [1, 3, 6];
 /// The number of connections to each node. Each connection has one command in flight.
 const CONNECTIONS: usize = 50;
 const ROUNDS: usize = 15;
-/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 20;
 const SLOTS: usize = 16_384;
 
 /// The number of kinds of work: a pair, SET NX PX + DEL, and a renewal of a lock that the connection's owner holds.
 const WORKS: usize = 3;
 
-/// A cluster, and the connections to its nodes.
 struct Nodes {
     each: Vec<Node>,
     _cluster: Cluster,
@@ -36,7 +33,7 @@ struct Nodes {
 /// A node, the connections to it, and the requests of each connection for each kind of work.
 struct Node {
     pid: u32,
-    pipeline: Pipeline,
+    clients: Clients,
     batches: [Vec<Batch>; WORKS],
 }
 
@@ -47,52 +44,42 @@ impl Nodes {
         let cluster = Cluster::start_primaries(setup, u16::try_from(count).expect("few nodes"));
         let share = SLOTS.div_ceil(count);
         let each = cluster.nodes().iter().enumerate().map(|(number, node)| {
-            let mut own = Clients::none();
             let mut control = node.client();
             let mut batches = <[Vec<Batch>; WORKS]>::default();
             let keys = (0..).map(|key: usize| format!("cluster:{key:06}"));
             let keys = keys.filter(|key| usize::from(slot_of(key)) / share == number);
             for (connection, key) in keys.take(CONNECTIONS).enumerate() {
-                own.connect(Ipv4Addr::LOCALHOST, node.port());
                 let owner = owner(connection);
                 let held = format!("{{{key}}}:held");
                 control.call(["LOCK.ACQUIRE", &held, &owner, "PX", LONG_LEASE]).grant();
-                let [lock, set] = [Pair::Lock, Pair::Set].map(|pair| pair.commands(node, &key, &owner));
+                let [lock, set] = [Pair::Lock, Pair::Set].map(|pair| pair.requests(node, &key, &owner));
                 let renew = request(&["LOCK.RENEW", &held, &owner, "PX", LONG_LEASE]);
-                let works = [lock.to_vec(), set.to_vec(), vec![(renew, Expected::Token)]];
-                for (commands, batches) in works.iter().zip(&mut batches) {
-                    batches.push(Batch::of(commands, 1));
+                let works = [lock.to_vec(), set.to_vec(), vec![renew]];
+                for (requests, batches) in works.iter().zip(&mut batches) {
+                    batches.push(Batch::of(requests, 1));
                 }
             }
-            Node { pid: node.pid(), pipeline: Pipeline::over(own), batches }
+            Node { pid: node.pid(), clients: Clients::open(node.port(), CONNECTIONS), batches }
         });
         Self { each: each.collect(), _cluster: cluster }
     }
 
     /// The CPU of a node for a pair or renewal, on average over the nodes, in nanoseconds.
     fn cost(&mut self, work: usize) -> f64 {
-        let costs = self.each.iter_mut().map(|Node { pid, pipeline, batches }| {
-            cost(*pid, CONNECTIONS * EACH, || pipeline.run(&batches[work], EACH))
+        let costs = self.each.iter_mut().map(|Node { pid, clients, batches }| {
+            cost(*pid, CONNECTIONS * EACH, || clients.run(&batches[work], EACH))
         });
         costs.sum::<f64>() / self.each.len() as f64
     }
 }
 
-/// Measures all numbers of nodes, alternately.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let mut all = NODES.map(Nodes::start);
-    let measured = alternate(ROUNDS, NODES.len(), |which| {
-        let nodes = &mut all[which];
-        [nodes.cost(0), nodes.cost(1), nodes.cost(2)]
-    });
+    let measured = alternate(ROUNDS, NODES.len(), |which| [0, 1, 2].map(|work| all[which].cost(work)));
     for (nodes, [lock, set, renewal]) in NODES.into_iter().zip(&measured) {
-        let row = |name, what, unit, series: &Series| Row::figure(name, what, unit, series).at(nodes, "node");
-        let pair = row("cluster/pair", "server CPU for a pair", Unit::Nanoseconds, lock);
-        report.row(pair.against("SET NX PX + DEL", set));
-        report.row(row("cluster/renewal", "server CPU for a renewal", Unit::Nanoseconds, renewal));
-        let possible = Series::once(nodes as f64 * 1e9 / lock.median());
-        let what = "pairs if each node had its own CPU, computed";
-        report.row(row("cluster/possible", what, Unit::Rate, &possible));
+        let row = |what, series: &Series| Row::figure(what, Unit::Nanoseconds, series).at(nodes, "node");
+        report.row(row("server CPU for a pair in the cluster", lock).against("SET NX PX + DEL", set));
+        report.row(row("server CPU for a renewal in the cluster", renewal));
     }
 }

@@ -20,8 +20,7 @@ impl CpuClock {
         Self { pid, clock }
     }
 
-    /// Waits until the process sleeps, and reads the clock. The clock of a running process may lack the last
-    /// milliseconds.
+    /// Waits until the process sleeps, and reads the clock.
     pub fn settled(&self) -> Duration {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.sleeps() {

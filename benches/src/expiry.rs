@@ -5,11 +5,10 @@
 //! time includes the transfer of the acquisition to the server and of the grant to the waiter.
 
 use crate::clients::Clients;
-use crate::pipeline::Expected;
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
 use crate::request::{LEASE, fill, numbers, owner, request};
-use crate::results::{Row, Series, Target, Unit};
+use crate::results::{Row, Series, Unit};
 use crate::server::{Loaded, setup};
 use std::time::{Duration, Instant};
 
@@ -36,14 +35,13 @@ pub fn measure(report: &mut Report) {
         all.extend(late);
     }
     let what = "time from the end of a lease to the grant of the first waiter, 50,000 other keys with a TTL";
-    for (name, which, part, rounds, limit) in
-        [("median", "median", 0.5, medians, 2.0), ("p99", "99th percentile", 0.99, lates, 10.0)]
+    for (which, part, rounds, limit) in
+        [("median", 0.5, medians, 2.0), ("99th percentile", 0.99, lates, 10.0)]
     {
-        let what = format!("{what}, {which}");
-        let mut row = Row::figure(&format!("expiry/{name}"), &what, Unit::Milliseconds, &rounds);
+        let mut row = Row::figure(&format!("{what}, {which}"), Unit::Milliseconds, &rounds);
         // The figure is the quantile of all rounds together, not the median of the quantiles of the rounds.
         row.measured = all.quantile(part);
-        report.row(row.target(Target::AtMost(limit)));
+        report.row(row.at_most(limit));
     }
 }
 
@@ -62,7 +60,7 @@ fn grants_after(clients: &mut Clients, leases: &[u64]) -> Series {
     let mut late = Series::default();
     for _ in 0..2 * leases.len() {
         let arrival = clients.arrival();
-        Expected::Grant.check(&arrival.reply);
+        arrival.reply.grant();
         if holds[arrival.who] {
             late.push(arrival.at.saturating_duration_since(ends[arrival.who]).as_secs_f64() * 1e3);
         }

@@ -3,17 +3,14 @@
 use crate::plot::{LEFT_EDGE, TOP, escaped, framed, text};
 use std::collections::BTreeMap;
 
-/// The arguments of `perf script` for [`Frame::of`].
 pub const SCRIPT: [&str; 4] = ["script", "--no-inline", "--fields", "ip,sym,dso"];
 
 const HINT: &str = "Width: part of the server's CPU time. \
                     Blue: Lockward. Grey: the server. Orange: libraries. Purple: the kernel.";
-/// The width of all frames together.
 const WIDTH: f64 = 728.0;
 const ROW: f64 = 17.0;
 /// Frames that are narrower are left out.
 const NARROWEST: f64 = 4.0;
-/// The width of a letter in a frame.
 const LETTER: f64 = 6.8;
 /// A name with less room is left out.
 const SHORTEST_NAME: usize = 5;
@@ -54,7 +51,6 @@ impl Frame {
         }
     }
 
-    /// The SVG, with a note below.
     pub fn draw(&self, title: &str, below: &str) -> String {
         let sample = WIDTH / self.samples as f64;
         let bottom = TOP + ROW * self.height(sample) as f64;
@@ -68,7 +64,6 @@ impl Frame {
         self.calls.iter().filter(move |(_, call)| call.samples as f64 * sample >= NARROWEST)
     }
 
-    /// The number of rows above this frame.
     fn height(&self, sample: f64) -> usize {
         self.drawn(sample).map(|(_, call)| 1 + call.height(sample)).max().unwrap_or(0)
     }

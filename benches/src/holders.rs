@@ -1,7 +1,8 @@
 //! Measures one semaphore with different numbers of holders: the CPU time of an acquisition and a release by another
 //! owner, the CPU time of the commands of a holder, and the memory for each holder.
 
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::batch::Batch;
+use crate::clients::Clients;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate};
 use crate::request::{LONG_LEASE, fill, numbers, owner, request, used_memory};
@@ -10,20 +11,19 @@ use crate::server::{cost, start};
 use lockward_tests::{Client, Random};
 
 const COUNTS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
-/// The limit of the lock.
 const SLOTS: &str = "1000000";
 const ROUNDS: usize = 15;
 /// The number of units of work that each connection sends in a round.
 const UNITS: usize = 500;
 
-/// The work that is measured beside other holders: its name, and its commands. The arguments are the key, the index of
+/// The work that is measured beside other holders: its name, and its requests. The arguments are the key, the index of
 /// a holder, and the index of an owner without a hold.
-type Work = (&'static str, fn(&str, usize, usize) -> Vec<Command>);
+type Work = (&'static str, fn(&str, usize, usize) -> Vec<Vec<u8>>);
 
 const WORKS: [Work; 3] = [
     ("acquire + release by a new owner", |key, _, other| vec![acquire(key, other), release(key, other)]),
     ("LOCK.RENEW by a random holder", |key, holder, _| {
-        vec![(request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE]), Expected::Token)]
+        vec![request(&["LOCK.RENEW", key, &owner(holder), "PX", LONG_LEASE])]
     }),
     ("release + acquire by a random holder", |key, holder, _| {
         vec![release(key, holder), acquire(key, holder)]
@@ -34,12 +34,12 @@ const WORKS: [Work; 3] = [
 /// connection.
 const SENDING: [(&str, usize, usize); 2] = [("", 1, 1), (", pipelined", 10, 16)];
 
-fn acquire(key: &str, who: usize) -> Command {
-    (request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS]), Expected::Grant)
+fn acquire(key: &str, who: usize) -> Vec<u8> {
+    request(&["LOCK.ACQUIRE", key, &owner(who), "PX", LONG_LEASE, "SLOTS", SLOTS])
 }
 
-fn release(key: &str, who: usize) -> Command {
-    (request(&["LOCK.RELEASE", key, &owner(who)]), Expected::Number(0))
+fn release(key: &str, who: usize) -> Vec<u8> {
+    request(&["LOCK.RELEASE", key, &owner(who)])
 }
 
 /// The key of the lock with this number of holders.
@@ -47,61 +47,58 @@ fn key(holders: usize) -> String {
     format!("holders:{holders:07}")
 }
 
-/// Lets `holders` owners hold a lock.
 fn hold(client: &mut Client, key: &str, holders: usize) {
-    fill(client, 0..holders, |who| acquire(key, who).0);
+    fill(client, 0..holders, |who| acquire(key, who));
 }
 
-/// Measures all sizes, alternately on one server.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&[]);
     COUNTS.into_iter().for_each(|holders| hold(&mut server.client(), &key(holders), holders));
     let mut numbers = numbers();
     for (how, connections, depth) in SENDING {
-        let mut pipeline = Pipeline::open(&server, connections);
+        let mut clients = Clients::open(server.port(), connections);
         // No two connections use the same holder.
         let counts: Vec<usize> = COUNTS.into_iter().filter(|holders| *holders >= connections).collect();
         let costs = alternate(ROUNDS, counts.len(), |which| {
-            WORKS.map(|(_, commands)| {
-                let batches = batches(commands, counts[which], connections, depth, &mut numbers);
-                cost(server.pid(), connections * UNITS, || pipeline.run(&batches, 1))
+            WORKS.map(|(_, requests)| {
+                let batches = batches(requests, counts[which], connections, depth, &mut numbers);
+                cost(server.pid(), connections * UNITS, || clients.run(&batches, 1))
             })
         });
         for (holders, costs) in counts.into_iter().zip(costs) {
             for ((work, _), cost) in WORKS.iter().zip(costs) {
-                let what = format!("server CPU for {work}{how}");
-                let row = Row::figure(&format!("holders/{work}{how}"), &what, Unit::Nanoseconds, &cost);
-                report.row(row.at(holders, "holder"));
+                report.row(
+                    Row::figure(&format!("server CPU for {work}{how}"), Unit::Nanoseconds, &cost)
+                        .at(holders, "holder"),
+                );
             }
         }
     }
     for holders in COUNTS {
         let memory = Series::once(memory_of_holder(holders));
-        let row = Row::figure("holders/memory", "memory for each holder", Unit::Bytes, &memory);
-        report.row(row.at(holders, "holder"));
+        report.row(Row::figure("memory for each holder", Unit::Bytes, &memory).at(holders, "holder"));
     }
 }
 
 /// The work of each connection in a round, with random holders that only this connection uses.
 fn batches(
-    commands: fn(&str, usize, usize) -> Vec<Command>,
+    requests: fn(&str, usize, usize) -> Vec<Vec<u8>>,
     holders: usize,
     connections: usize,
     depth: usize,
     numbers: &mut Random,
 ) -> Vec<Batch> {
     let mut batch = |connection| {
-        let commands = (0..UNITS).flat_map(|_| {
+        let all = (0..UNITS).flat_map(|_| {
             let drawn = numbers.number() as usize % (holders / connections);
-            commands(&key(holders), drawn * connections + connection, holders + connection)
+            requests(&key(holders), drawn * connections + connection, holders + connection)
         });
-        Batch::of(&commands.collect::<Vec<_>>(), depth)
+        Batch::of(&all.collect::<Vec<_>>(), depth)
     };
     (0..connections).map(&mut batch).collect()
 }
 
-/// Bytes for each holder.
 fn memory_of_holder(holders: usize) -> f64 {
     let server = start(&[]);
     let before = used_memory(&mut server.client());

@@ -25,7 +25,6 @@ use std::io::Write;
 use std::time::Duration;
 use std::{fs, thread};
 
-/// The number of rounds after the first rounds.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 2;
 
@@ -34,8 +33,8 @@ const WARM_UP: usize = 2;
 pub struct CountedServer {
     pub server: Server,
     control: Client,
-    /// How often this program has advanced the stopped clock by ten milliseconds.
-    passed: Cell<u8>,
+    /// The time of the stopped clock, in units of ten milliseconds. The server's clock runs while this number is 0.
+    still: Cell<u8>,
     parts: usize,
     /// The instructions between two ECHOs without other work.
     echo: u64,
@@ -46,7 +45,6 @@ pub struct CountedServer {
 pub struct Count {
     /// The instructions for one unit of the work.
     pub each: f64,
-    /// Callgrind's profile of a round.
     pub profile: String,
 }
 
@@ -71,12 +69,12 @@ impl CountedServer {
         let config = [&["enable-debug-command yes", "jemalloc-bg-thread no"], config].concat();
         let server = setup(loaded, Place::Together, &config).under(&callgrind).start();
         let control = server.client();
-        let mut counted = Self { server, control, passed: Cell::new(0), parts: 0, echo: 0 };
+        let mut counted = Self { server, control, still: Cell::new(0), parts: 0, echo: 0 };
         // In the server's cron, the module notices whether it must replicate changes. While the clock is stopped, the
         // cron does not run. So this thread waits for the cron before it stops the clock.
         thread::sleep(Duration::from_millis(110));
         counted.part();
-        counted.stand_still();
+        counted.pass_time();
         counted.echo = counted.fewest(&mut |_| {}).0;
         counted
     }
@@ -91,7 +89,6 @@ impl CountedServer {
         self.settle();
     }
 
-    /// Waits until the server sleeps.
     pub fn settle(&self) {
         let _ = CpuClock::of(self.server.pid()).settled();
     }
@@ -102,16 +99,11 @@ impl CountedServer {
         Count { each: (instructions - self.echo) as f64 / units as f64, profile }
     }
 
-    /// Advances the server's clock by ten milliseconds.
+    /// Stops the server's clock, or advances the stopped clock by ten milliseconds.
     pub fn pass_time(&self) {
-        self.passed.set(self.passed.get() + 1);
-        self.stand_still();
-    }
-
-    /// Stops the server's clock.
-    fn stand_still(&self) {
+        self.still.set(self.still.get() + 1);
         let file = OpenOptions::new().write(true).open(self.server.dir().join("still"));
-        file.and_then(|mut file| file.write_all(&[1, self.passed.get()])).expect("a directory of our own");
+        file.and_then(|mut file| file.write_all(&[self.still.get()])).expect("a directory of our own");
     }
 
     fn fewest(&mut self, work: &mut dyn FnMut(&Self)) -> (u64, String) {

@@ -17,12 +17,12 @@
     reason = "a benchmark that fails panics with the reason"
 )]
 
+pub mod batch;
 pub mod clients;
 pub mod cluster;
 pub mod cpu;
 pub mod expiry;
 pub mod flame;
-pub mod guarded;
 pub mod handoff;
 pub mod holders;
 pub mod instructions;
@@ -31,12 +31,10 @@ pub mod machine;
 pub mod memory;
 pub mod pairs;
 pub mod peers;
-pub mod pipeline;
 pub mod placement;
 pub mod plot;
 pub mod pubsub;
 pub mod queues;
-pub mod replica;
 pub mod report;
 pub mod request;
 pub mod results;
@@ -46,5 +44,4 @@ pub mod sizing;
 pub mod slots;
 pub mod stalls;
 pub mod table;
-pub mod throughput;
 pub mod waiters;

@@ -1,11 +1,11 @@
 //! Measures a server with different numbers of locks: the CPU time of a pair and of a renewal, the memory, and how long
 //! the server saves and loads a snapshot. Strings with a TTL are measured for comparison.
 
+use crate::batch::Batch;
+use crate::clients::Clients;
 use crate::cpu::CpuClock;
 use crate::pairs::{CONNECTIONS, DEPTH, Pair};
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
 use crate::placement::{Place, be_client_of};
-use crate::plot::Plot;
 use crate::report::{Report, compare};
 use crate::request::{LONG_LEASE, exchange, fill, numbers, owner, request, used_memory};
 use crate::results::{Row, Series, Unit};
@@ -20,9 +20,7 @@ const COUNTS: [usize; 5] = [1, 1_000, 100_000, 1_000_000, 10_000_000];
 /// locks, and the start of a server takes more time than the loading.
 const WORTH_LOADING: usize = 100_000;
 const ROUNDS: usize = 15;
-/// The number of pairs or renewals that a connection sends in a round.
 const EACH: usize = 160;
-/// The number of snapshots of each size.
 const SNAPSHOTS: usize = 3;
 /// The number of lookups in one request. The lookups advance a rehash.
 const WALK: usize = 10_000;
@@ -36,7 +34,7 @@ struct Store {
     pair: Pair,
     server: Server,
     control: Client,
-    pipeline: Pipeline,
+    clients: Clients,
     numbers: Random,
     empty: f64,
     count: usize,
@@ -47,10 +45,10 @@ impl Store {
         // The child process that saves the snapshot has the priority of the server, but runs on the other CPU.
         let cpus = format!("bgsave_cpulist {}", Place::Apart.cpu());
         let server = start(&[&cpus]);
-        let pipeline = Pipeline::open(&server, CONNECTIONS);
+        let clients = Clients::open(server.port(), CONNECTIONS);
         let mut control = server.client();
         let empty = used_memory(&mut control);
-        Self { pair, server, control, pipeline, numbers: numbers(), empty, count: 0 }
+        Self { pair, server, control, clients, numbers: numbers(), empty, count: 0 }
     }
 
     fn fill(&mut self, count: usize) {
@@ -71,31 +69,27 @@ impl Store {
         (used_memory(&mut self.control) - self.empty) / self.count as f64
     }
 
-    /// The CPU time for a pair on a free lock.
     fn pair(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % 100_000_000;
-            store.pair.commands(&store.server, &format!("free:{number:08}"), &owner(number)).to_vec()
+            store.pair.requests(&store.server, &format!("free:{number:08}"), &owner(number)).to_vec()
         })
     }
 
-    /// The CPU time for a renewal.
     fn renewal(&mut self) -> f64 {
         self.cost(|store| {
             let number = store.numbers.number() as usize % store.count;
-            let renew = request(&["LOCK.RENEW", &key(number), &owner(number), "PX", LONG_LEASE]);
-            vec![(renew, Expected::Token)]
+            vec![request(&["LOCK.RENEW", &key(number), &owner(number), "PX", LONG_LEASE])]
         })
     }
 
-    fn cost(&mut self, commands: impl Fn(&mut Self) -> Vec<Command>) -> f64 {
+    fn cost(&mut self, requests: impl Fn(&mut Self) -> Vec<Vec<u8>>) -> f64 {
         let batches: Vec<Batch> = (0..CONNECTIONS)
-            .map(|_| Batch::of(&(0..EACH).flat_map(|_| commands(self)).collect::<Vec<_>>(), DEPTH))
+            .map(|_| Batch::of(&(0..EACH).flat_map(|_| requests(self)).collect::<Vec<_>>(), DEPTH))
             .collect();
-        cost(self.server.pid(), CONNECTIONS * EACH, || self.pipeline.run(&batches, 1))
+        cost(self.server.pid(), CONNECTIONS * EACH, || self.clients.run(&batches, 1))
     }
 
-    /// Measures the saving or the loading of snapshots.
     fn snapshots(&mut self, measure: fn(&mut Self) -> f64) -> Series {
         let mut series = Series::default();
         (0..SNAPSHOTS).for_each(|_| series.push(measure(self)));
@@ -126,6 +120,8 @@ fn key(number: usize) -> String {
 
 /// Measures all sizes that fit into the machine's memory.
 pub fn measure(report: &mut Report) {
+    const PAIR: &str = "server CPU for a pair";
+    const LOAD: &str = "CPU to load the RDB file";
     const STRINGS: &str = "strings with a TTL";
     be_client_of(Place::Together);
     let mut stores = [Pair::Lock, Pair::Set].map(Store::start);
@@ -137,31 +133,28 @@ pub fn measure(report: &mut Report) {
             break;
         }
         stores.iter_mut().for_each(|store| store.fill(count));
-        let row = |name, what, unit, ours: &Series| Row::figure(name, what, unit, ours).at(count, "lock");
+        let row = |what, unit, ours: &Series| Row::figure(what, unit, ours).at(count, "lock");
         let time = Unit::Nanoseconds;
         let [lock, set] = compare(ROUNDS, |which| stores[which].pair());
-        let pair = row("locks/pair", "server CPU for a pair", time, &lock);
-        report.row(pair.against("SET NX PX + DEL", &set));
+        report.row(row(PAIR, time, &lock).against("SET NX PX + DEL", &set));
         let [renewal] = compare(ROUNDS, |_| stores[0].renewal());
-        report.row(row("locks/renewal", "server CPU for a renewal", time, &renewal));
+        report.row(row("server CPU for a renewal", time, &renewal));
         let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::save));
-        report.row(row("locks/save", "time of BGSAVE", time, &lock).against(STRINGS, &string));
+        report.row(row("time of BGSAVE", time, &lock).against(STRINGS, &string));
         if count < WORTH_LOADING {
             continue;
         }
         let memory = Series::once(stores[0].memory());
-        report.row(row("locks/memory", "memory for each lock", Unit::Bytes, &memory));
+        report.row(row("memory for each lock", Unit::Bytes, &memory));
         let [lock, string] = [0, 1].map(|which| stores[which].snapshots(Store::load));
-        let load = row("locks/load", "CPU to load the RDB file", time, &lock).against(STRINGS, &string);
-        report.row(load);
+        report.row(row(LOAD, time, &lock).against(STRINGS, &string));
     }
     let x = "locks that are held, or strings with a TTL";
-    let lines = report.lines("locks/pair", ["acquire + release", "SET NX PX + DEL"], 1e3);
     let title = "Server CPU for a pair by the number of locks";
-    report.plot(Plot::new("locks-pair", title, x, "microseconds, pipelined", lines));
-    let lines = report.lines("locks/load", ["locks", STRINGS], 1e9);
+    let names = ["acquire + release", "SET NX PX + DEL"];
+    report.plot("locks-pair", title, [x, "microseconds, pipelined"], PAIR, names, 1e3);
     let title = "Loading a snapshot by the number of locks";
-    report.plot(Plot::new("locks-load", title, x, "seconds of CPU", lines));
+    report.plot("locks-load", title, [x, "seconds of CPU"], LOAD, ["locks", STRINGS], 1e9);
 }
 
 /// The memory that this machine has left, in bytes.

@@ -4,14 +4,12 @@ use crate::placement::{Place, be_client_of};
 use crate::queues::{Kind, Queues, Shape, allow_waiters};
 use crate::report::Report;
 use crate::request::{LEASE, fill, owner, request, used_memory};
-use crate::results::{Row, Series, Target, Unit};
+use crate::results::{Row, Series, Unit};
 use crate::server::start;
 
 const KEYS: usize = 100_000;
 const WAITERS: usize = 5_000;
 
-/// Measures the memory of a lock, compared with a hash. Then measures the memory of a client that waits for a lock,
-/// minus the memory of a client that an empty module blocks.
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Together);
     let lock = of_key(|key, owner| request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE]));
@@ -19,7 +17,7 @@ pub fn measure(report: &mut Report) {
     let hash = of_key(|key, owner| request(&["EVAL", script, "1", key, owner, LEASE]));
     let (what, against) =
         ("memory of a held lock, owner `UUID:thread`", "a re-entrant hash lock (HSET + PEXPIRE)");
-    report.row(Row::ratio("memory/lock", what, &lock, against, &hash).target(Target::AtMost(1.05)));
+    report.row(Row::ratio(what, &lock, against, &hash).at_most(1.05));
 
     allow_waiters(2 * WAITERS);
     let [lock, empty] = [Kind::Lock, Kind::Nothing].map(|kind| {
@@ -30,8 +28,7 @@ pub fn measure(report: &mut Report) {
         (queues.settled_memory() - before) / WAITERS as f64
     });
     let what = "memory of a waiter, minus the memory of a client that an empty module blocks";
-    let row = Row::figure("memory/waiter", what, Unit::Bytes, &Series::once(lock - empty));
-    report.row(row.target(Target::AtMost(1024.0)));
+    report.row(Row::figure(what, Unit::Bytes, &Series::once(lock - empty)).at_most(1024.0));
 }
 
 /// The bytes of used memory for each key. `make` returns the request that creates a key for an owner.

@@ -1,10 +1,11 @@
 //! The server's CPU time for a pair of commands that acquires and releases a lock, without contention.
 
-use crate::pipeline::{Batch, Command, Expected, Pipeline};
+use crate::batch::Batch;
+use crate::clients::Clients;
 use crate::placement::{Place, be_client_of};
 use crate::report::{Report, alternate, compare};
 use crate::request::{LEASE, exchange, load, owner, request};
-use crate::results::{Row, Series, Target};
+use crate::results::{Row, Series};
 use crate::server::{Loaded, cost, start, start_replica_of};
 use lockward_tests::{Client, Server};
 
@@ -13,9 +14,7 @@ pub const CONNECTIONS: usize = 50;
 pub const DEPTH: usize = 16;
 
 const ROUNDS: usize = 23;
-/// The number of batches that a connection sends in a round.
 const TIMES: usize = 100;
-/// The number of pairs that all connections send in a round.
 const PAIRS: usize = CONNECTIONS * TIMES * DEPTH / 2;
 
 /// The module whose cost is the lower bound for every lock module.
@@ -29,13 +28,13 @@ const CHECKED_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// The re-entrant hash lock: the owner is a field, and its value is the number of holds.
-const HASH_ACQUIRE: &str = "\
+pub const HASH_ACQUIRE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, owner) == 0 then return 0 end
 redis.call('HINCRBY', key, owner, 1)
 redis.call('PEXPIRE', key, ARGV[2])
 return 1";
-const HASH_RELEASE: &str = "\
+pub const HASH_RELEASE: &str = "\
 local key, owner = KEYS[1], ARGV[1]
 if redis.call('HEXISTS', key, owner) == 0 then return 0 end
 if redis.call('HINCRBY', key, owner, -1) == 0 then redis.call('DEL', key) end
@@ -47,9 +46,7 @@ pub enum Pair {
     Lock,
     /// SET with NX and PX, then a release that checks the owner: DELIFEQ of Valkey 9, DELEX of Redis 8.4, or a script.
     Checked,
-    /// SET with NX and PX, then DEL.
     Set,
-    /// The hash lock: two EVALSHA.
     Hash,
     /// EMPTY.ACQUIRE, then EMPTY.RELEASE: the module API calls that a lock needs, without any logic. The server must
     /// have loaded the empty module.
@@ -57,32 +54,27 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// The two commands of an owner, each with its reply.
-    pub fn commands(self, server: &Server, key: &str, owner: &str) -> [Command; 2] {
+    pub fn requests(self, server: &Server, key: &str, owner: &str) -> [Vec<u8>; 2] {
         match self {
             Self::Lock => [
-                (request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+                request(&["LOCK.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]),
+                request(&["LOCK.RELEASE", key, owner, "HOLDS", "0"]),
             ],
-            Self::Checked => [
-                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (checked_release(server, key, owner), Expected::Number(1)),
-            ],
-            Self::Set => [
-                (request(&["SET", key, owner, "NX", "PX", LEASE]), Expected::Status),
-                (request(&["DEL", key]), Expected::Number(1)),
-            ],
+            Self::Checked => {
+                [request(&["SET", key, owner, "NX", "PX", LEASE]), checked_release(server, key, owner)]
+            }
+            Self::Set => [request(&["SET", key, owner, "NX", "PX", LEASE]), request(&["DEL", key])],
             Self::Hash => {
                 let [acquire, release] =
                     [HASH_ACQUIRE, HASH_RELEASE].map(|script| load(&mut server.client(), script));
                 [
-                    (request(&["EVALSHA", &acquire, "1", key, owner, LEASE]), Expected::Number(1)),
-                    (request(&["EVALSHA", &release, "1", key, owner]), Expected::Number(1)),
+                    request(&["EVALSHA", &acquire, "1", key, owner, LEASE]),
+                    request(&["EVALSHA", &release, "1", key, owner]),
                 ]
             }
             Self::Bare => [
-                (request(&["EMPTY.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]), Expected::Grant),
-                (request(&["EMPTY.RELEASE", key, owner, "HOLDS", "0"]), Expected::Number(0)),
+                request(&["EMPTY.ACQUIRE", key, owner, "PX", LEASE, "HOLDS", "1"]),
+                request(&["EMPTY.RELEASE", key, owner, "HOLDS", "0"]),
             ],
         }
     }
@@ -92,8 +84,8 @@ impl Pair {
     pub fn batches(self, server: &Server, connections: usize, depth: usize) -> Vec<Batch> {
         let batch = |connection: usize| {
             let key = format!("hot:{connection:04}");
-            let commands = self.commands(server, &key, &owner(connection));
-            Batch::of(&vec![commands; (depth / 2).max(1)].concat(), depth)
+            let requests = self.requests(server, &key, &owner(connection));
+            Batch::of(&vec![requests; (depth / 2).max(1)].concat(), depth)
         };
         (0..connections).map(batch).collect()
     }
@@ -110,7 +102,6 @@ fn checked_release(server: &Server, key: &str, owner: &str) -> Vec<u8> {
     }
 }
 
-/// Measures without a replica or an AOF.
 pub fn plain(report: &mut Report) {
     be_client_of(Place::Together);
     let empty = Loaded::Empty.line_of_config().expect("a module");
@@ -119,13 +110,10 @@ pub fn plain(report: &mut Report) {
     let [lock, checked, set, hash, bare] = costs_at(&server, pairs);
     let what = "acquire + release";
     let is_valkey = server.version().starts_with("Valkey");
-    let row = Row::ratio("pairs/checked", what, &lock, CHECKED, &checked);
-    report.row(row.target(Target::AtMost(if is_valkey { 1.1 } else { 1.2 })));
-    let row = Row::ratio("pairs/lock-bare", what, &lock, BARE, &bare);
-    report.row(row.target(Target::AtMost(1.08)));
-    let row = Row::cheaper("pairs/hash", what, &lock, "a re-entrant hash lock in Lua", &hash);
-    report.row(row.target(Target::AtLeast(3.5)));
-    report.row(Row::ratio("pairs/set", what, &lock, "SET NX PX + DEL", &set));
+    report.row(Row::ratio(what, &lock, CHECKED, &checked).at_most(if is_valkey { 1.1 } else { 1.2 }));
+    report.row(Row::ratio(what, &lock, BARE, &bare).at_most(1.08));
+    report.row(Row::ratio(what, &lock, "a re-entrant hash lock in Lua", &hash).at_most(1.0 / 3.5));
+    report.row(Row::ratio(what, &lock, "SET NX PX + DEL", &set));
 }
 
 /// Measures with an AOF that the server syncs every second.
@@ -133,15 +121,13 @@ pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
     let server = start(&["appendonly yes", "appendfsync everysec"]);
     let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
-    let row = Row::ratio("aof/checked", "acquire + release with an AOF", &lock, &with("an AOF"), &checked);
-    report.row(row.target(Target::AtMost(1.2)));
+    report.row(Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked).at_most(1.2));
 }
 
 fn with(what: &str) -> String {
     format!("{CHECKED}, with {what}")
 }
 
-/// Measures with a replica.
 pub fn replica(report: &mut Report) {
     be_client_of(Place::Together);
     let primary = start(&[]);
@@ -160,19 +146,17 @@ pub fn replica(report: &mut Report) {
     });
     let against = with("a replica");
     let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
-    let what = "acquire + release with a replica";
-    let row = Row::ratio("replica/checked", what, lock, &against, checked);
-    report.row(row.target(Target::AtMost(1.2)));
+    report.row(Row::ratio("acquire + release with a replica", lock, &against, checked).at_most(1.2));
     let what = "CPU of the replica for acquire + release";
-    report.row(Row::ratio("replica/applied", what, lock_applied, &against, checked_applied));
+    report.row(Row::ratio(what, lock_applied, &against, checked_applied));
 }
 
 /// Returns a function that lets all connections send pairs of one kind. The argument of the function is an index into
 /// `pairs`.
 fn load_of<const COUNT: usize>(server: &Server, pairs: [Pair; COUNT]) -> impl FnMut(usize) {
     let batches = pairs.map(|pair| pair.batches(server, CONNECTIONS, DEPTH));
-    let mut pipeline = Pipeline::open(server, CONNECTIONS);
-    move |which| pipeline.run(&batches[which], TIMES)
+    let mut clients = Clients::open(server.port(), CONNECTIONS);
+    move |which| clients.run(&batches[which], TIMES)
 }
 
 /// Measures the server's CPU time for one pair of each kind, in nanoseconds.

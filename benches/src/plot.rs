@@ -4,19 +4,14 @@ use crate::results::whole;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-/// Where all texts begin.
 pub const LEFT_EDGE: f64 = 16.0;
 /// The area of lines and bars. The names of the lines are to the right of this area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 530.0;
 pub const TOP: f64 = 84.0;
-/// The lowest point of lines.
 const BOTTOM: f64 = 330.0;
-/// The distance between the names of two lines.
 const NAME: f64 = 20.0;
-/// The smallest distance between two labels of the x axis.
 const LABEL: f64 = 50.0;
-/// The distance from one bar to the next.
 const BAR: f64 = 28.0;
 /// Where all bars begin, and where the longest bar ends. Names are to the left of the bars, values to the right.
 const BARS: [f64; 2] = [220.0, 660.0];
@@ -50,60 +45,23 @@ const STYLE: &str = "
   .frame { stroke: none; fill-opacity: 0.4 }
 ";
 
-/// Lines with a logarithmic x axis. The y axis begins at 0.
+/// Two lines with a logarithmic x axis. The y axis begins at 0, and shows costs: lower is better.
 #[derive(Clone, Debug)]
 pub struct Plot {
     /// The name of the file, without `.svg`.
     pub name: String,
     pub title: String,
-    /// How to read the plot: whether lower or higher is better.
-    pub hint: String,
     pub x: String,
-    /// The label of the y axis, with the unit.
     pub y: String,
-    /// The lines, at most three.
-    pub lines: Vec<Line>,
+    pub lines: [Line; 2],
 }
 
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// The name beside the line.
-    pub name: String,
-    /// The points from left to right. All lines have the same x values.
-    pub points: Vec<(f64, f64)>,
-}
-
-/// Bars from 0, each with its value.
-#[derive(Clone, Debug)]
-pub struct Bars {
-    pub title: String,
-    /// How to read the plot: whether shorter or longer bars are better.
-    pub hint: String,
-    /// The bars from top to bottom.
-    pub bars: Vec<Bar>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Bar {
-    /// The name beside the bar.
-    pub name: String,
-    pub number: f64,
-    /// The value as text.
-    pub text: String,
-    /// Whether this is Lockward's bar.
-    pub is_ours: bool,
-}
+/// The name beside a line, and the points from left to right. All lines have the same x values.
+pub type Line = (String, Vec<(f64, f64)>);
 
 impl Plot {
-    /// A plot of costs: lower is better.
-    pub fn new(name: &str, title: &str, x: &str, y: &str, lines: impl Into<Vec<Line>>) -> Self {
-        let [name, title, x, y] = [name, title, x, y].map(str::to_owned);
-        Self { name, title, hint: "Lower is better.".to_owned(), x, y, lines: lines.into() }
-    }
-
-    /// The SVG, with a note below.
     pub fn draw(&self, below: &str) -> String {
-        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let points = || self.lines.iter().flat_map(|(_, points)| points);
         let (first, last) = points()
             .map(|(x, _)| x.log2())
             .fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
@@ -119,8 +77,7 @@ impl Plot {
             let _ = writeln!(body, "<path class=\"grid\" d=\"M {LEFT} {at:.1} H {RIGHT}\"/>");
             body += &text("end", LEFT - 8.0, at + 4.0, &number.to_string());
         }
-        let numbers: Vec<f64> =
-            self.lines.first().into_iter().flat_map(|line| &line.points).map(|(x, _)| *x).collect();
+        let numbers: Vec<f64> = self.lines[0].1.iter().map(|(x, _)| *x).collect();
         for (place, number) in numbers.iter().enumerate() {
             // If there is no room before the next label, a number has no label.
             if numbers.get(place + 1).is_none_or(|next| x(*next) - x(*number) > LABEL) {
@@ -128,40 +85,39 @@ impl Plot {
             }
         }
         body += &text("middle faint", (LEFT + RIGHT) / 2.0, BOTTOM + 42.0, &self.x);
-        for (number, (line, class)) in self.lines.iter().zip(["ours", "second", "third"]).enumerate() {
+        for (number, ((name, points), class)) in self.lines.iter().zip(["ours", "second"]).enumerate() {
             let middle = TOP + NAME * number as f64;
             let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{RIGHT}\" cy=\"{middle}\" r=\"4\"/>");
-            body += &text("", RIGHT + 10.0, middle + 4.0, &line.name);
+            body += &text("", RIGHT + 10.0, middle + 4.0, name);
             let mut places = String::new();
-            for (at, number) in &line.points {
+            for (at, number) in points {
                 let (x, y) = (x(*at), y(*number));
                 let _ = write!(places, "{x:.1},{y:.1} ");
                 let _ = writeln!(body, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
             }
             let _ = writeln!(body, "<polyline class=\"{class} line\" points=\"{places}\"/>");
         }
-        framed(&self.title, &self.hint, below, BOTTOM + 62.0, &body)
+        framed(&self.title, "Lower is better.", below, BOTTOM + 62.0, &body)
     }
 }
 
-impl Bars {
-    /// The SVG, with a note below.
-    pub fn draw(&self, below: &str) -> String {
-        let [left, right] = BARS;
-        let longest = self.bars.iter().map(|bar| bar.number).fold(f64::MIN_POSITIVE, f64::max);
-        let mut body = String::new();
-        for (at, bar) in self.bars.iter().enumerate() {
-            let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * bar.number / longest);
-            let (class, middle) = (if bar.is_ours { "ours" } else { "other" }, y + 14.0);
-            body += &text("end", left - 8.0, middle, &bar.name);
-            let _ = writeln!(
-                body,
-                "<rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"/>"
-            );
-            body += &text("", left + width + 8.0, middle, &bar.text);
-        }
-        framed(&self.title, &self.hint, below, TOP + BAR * self.bars.len() as f64 + 10.0, &body)
+/// A bar: the name beside it, its length, and whether it is Lockward's.
+pub type Bar<'a> = (&'a str, f64, bool);
+
+/// The SVG of bars from 0, each with its value, with a note below. Longer bars are better.
+pub fn draw_bars(title: &str, bars: &[Bar], below: &str) -> String {
+    let [left, right] = BARS;
+    let longest = bars.iter().map(|(_, number, _)| *number).fold(f64::MIN_POSITIVE, f64::max);
+    let mut body = String::new();
+    for (at, (name, number, is_ours)) in bars.iter().enumerate() {
+        let (y, width) = (TOP - 8.0 + BAR * at as f64, (right - left) * number / longest);
+        let (class, middle) = (if *is_ours { "ours" } else { "other" }, y + 14.0);
+        body += &text("end", left - 8.0, middle, name);
+        let place = format!("x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\"");
+        let _ = writeln!(body, "<rect class=\"{class}\" {place}/>");
+        body += &text("", left + width + 8.0, middle, &whole(*number));
     }
+    framed(title, "More is better.", below, TOP + BAR * bars.len() as f64 + 10.0, &body)
 }
 
 /// A picture with its title. `last` is the y coordinate of the text `below`.

@@ -8,7 +8,6 @@ pub const LEASE: &str = "60000";
 /// A lease that outlives every measurement, in milliseconds.
 pub const LONG_LEASE: &str = "36000000";
 
-/// A command and its arguments, encoded.
 pub fn request(arguments: &[&str]) -> Vec<u8> {
     encode(arguments)
 }
@@ -37,12 +36,10 @@ pub fn fill(client: &mut Client, mut numbers: Range<usize>, request: impl Fn(usi
     }
 }
 
-/// Loads a script into the server and returns its hash.
 pub fn load(client: &mut Client, script: &str) -> String {
     client.call(["SCRIPT", "LOAD", script]).text()
 }
 
-/// Bytes that the server has allocated.
 pub fn used_memory(client: &mut Client) -> f64 {
     client.stat("memory", "used_memory") as f64
 }

@@ -1,7 +1,5 @@
 //! Series of measurements, the figures that are computed from them, and whether the figures meet their targets.
 
-use serde::Serialize;
-
 /// If a figure misses its target by more than this part of the target, noise does not excuse the miss.
 const FORGIVEN: f64 = 0.03;
 
@@ -9,11 +7,10 @@ const FORGIVEN: f64 = 0.03;
 const TOO_NOISY: f64 = 0.10;
 
 /// The measurements of one thing, a number for each round.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Series(Vec<f64>);
 
 impl Series {
-    /// A series with one measurement.
     pub fn once(number: f64) -> Self {
         Self(vec![number])
     }
@@ -35,7 +32,6 @@ impl Series {
         Self::once(self.quantile(0.0))
     }
 
-    /// The quantile of `part` (the median is 0.5).
     pub fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -58,29 +54,21 @@ impl Series {
     }
 }
 
-/// The unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Lockward's side divided by the other side.
     Times,
-    /// The other side divided by Lockward's side.
-    Cheaper,
     Nanoseconds,
     Milliseconds,
     Bytes,
     Percent,
-    /// How many per second, for example pairs of commands.
-    Rate,
 }
 
 impl Unit {
-    /// A number with this unit.
     pub fn show(self, number: f64) -> String {
         match self {
-            Self::Times if number < 10.0 => format!("{number:.2}"),
-            Self::Times => format!("{number:.0}"),
-            Self::Cheaper => format!("{} times cheaper", Self::Times.show(number)),
+            Self::Times if number < 0.1 => format!("{number:.4}"),
+            Self::Times => format!("{number:.2}"),
             Self::Nanoseconds if number >= 1e9 => format!("{:.2} s", number / 1e9),
             Self::Nanoseconds if number >= 1e6 => format!("{:.2} ms", number / 1e6),
             Self::Nanoseconds if number >= 10_000.0 => format!("{:.1} µs", number / 1e3),
@@ -88,7 +76,6 @@ impl Unit {
             Self::Milliseconds => format!("{number:.2} ms"),
             Self::Percent => format!("{number:.0} %"),
             Self::Bytes => format!("{} bytes", whole(number)),
-            Self::Rate => format!("{} a second", whole(number)),
         }
     }
 }
@@ -106,29 +93,17 @@ pub fn whole(number: f64) -> String {
     grouped
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Target {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Target {
-    /// Whether a figure misses the target by more than its noise, or is too noisy to judge.
-    fn is_missed(self, measured: f64, noise: f64) -> bool {
-        let (missed_by, limit) = match self {
-            Self::AtMost(limit) => (measured - limit, limit),
-            Self::AtLeast(limit) => (limit - measured, limit),
-        };
-        // A figure that meets its target by more than its noise is never too noisy. Without this rule, a figure near 0
-        // would always be too noisy.
-        let is_too_noisy = noise > TOO_NOISY * measured.abs() && missed_by + noise > 0.0;
-        is_too_noisy || missed_by > noise.min(FORGIVEN * limit)
-    }
+/// Whether a figure is above its limit by more than its noise, or is too noisy to judge.
+fn misses(limit: f64, measured: f64, noise: f64) -> bool {
+    let excess = measured - limit;
+    // A figure that is below its limit by more than its noise is never too noisy. Without this rule, a figure near 0
+    // would always be too noisy.
+    let is_too_noisy = noise > TOO_NOISY * measured.abs() && excess + noise > 0.0;
+    is_too_noisy || excess > noise.min(FORGIVEN * limit)
 }
 
 /// The place of a figure on a curve: a number of things, such as 1,000 locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     pub number: usize,
     /// A singular noun.
@@ -142,106 +117,74 @@ impl Point {
     }
 }
 
-/// A figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
-    /// The stage, and the name of the figure within it: `pairs/set`. All points of a curve have the same name.
-    pub name: String,
-    /// What was measured.
+    /// What was measured. All points of a curve have the same text, and no other figure has it.
     pub what: String,
-    /// The place on a curve, if the figure belongs to a curve.
     pub at: Option<Point>,
-    /// What the figure is compared with.
     pub against: Option<String>,
     pub unit: Unit,
     pub measured: f64,
+    /// The figure of the other side, if the row shows both sides.
+    pub theirs: Option<f64>,
     /// The uncertainty of the figure: see [`Series::noise`].
     noise: f64,
-    target: Option<Target>,
-    /// Lockward's measurements, round by round.
-    pub ours: Series,
-    /// The measurements of the other side, if there is one.
-    pub theirs: Option<Series>,
+    /// The largest allowed figure.
+    limit: Option<f64>,
 }
 
 impl Row {
-    /// The median of a series.
-    pub fn figure(name: &str, what: &str, unit: Unit, ours: &Series) -> Self {
-        Self {
-            name: name.to_owned(),
-            what: what.to_owned(),
-            at: None,
-            against: None,
-            unit,
-            measured: ours.median(),
-            noise: ours.noise(),
-            target: None,
-            ours: ours.clone(),
-            theirs: None,
-        }
+    pub fn figure(what: &str, unit: Unit, ours: &Series) -> Self {
+        let (what, measured, noise) = (what.to_owned(), ours.median(), ours.noise());
+        Self { what, at: None, against: None, unit, measured, theirs: None, noise, limit: None }
     }
 
     /// The median of `ours` divided by the median of `theirs`. The noise is the noise of
     /// the ratios of the rounds.
-    pub fn ratio(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let (measured, noise) = (ours.median() / theirs.median(), ours.ratios(theirs).noise());
-        Self { measured, noise, ..Self::figure(name, what, Unit::Times, ours).against(against, theirs) }
-    }
-
-    /// How many times cheaper `ours` is than `theirs`.
-    pub fn cheaper(name: &str, what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
-        let (measured, noise) = (theirs.median() / ours.median(), theirs.ratios(ours).noise());
-        Self { unit: Unit::Cheaper, measured, noise, ..Self::ratio(name, what, ours, against, theirs) }
+    pub fn ratio(what: &str, ours: &Series, against: &str, theirs: &Series) -> Self {
+        let measured = ours.median() / theirs.median();
+        let ratios = Self::figure(what, Unit::Times, &ours.ratios(theirs));
+        Self { measured, against: Some(against.to_owned()), ..ratios }
     }
 
     /// Adds the measurements of the other side, in the unit of the figure.
     pub fn against(self, against: &str, theirs: &Series) -> Self {
-        Self { against: Some(against.to_owned()), theirs: Some(theirs.clone()), ..self }
+        Self { against: Some(against.to_owned()), theirs: Some(theirs.median()), ..self }
     }
 
-    pub fn target(self, target: Target) -> Self {
-        Self { target: Some(target), ..self }
+    pub fn at_most(self, limit: f64) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
-    /// Makes the figure a point of a curve.
     pub fn at(self, number: usize, thing: &'static str) -> Self {
         Self { at: Some(Point { number, thing }), ..self }
     }
 
     pub fn is_missed(&self) -> bool {
-        self.target.is_some_and(|target| target.is_missed(self.measured, self.noise))
-    }
-
-    /// The figure with its unit.
-    pub fn shown(&self) -> String {
-        self.unit.show(self.measured)
+        self.limit.is_some_and(|limit| misses(limit, self.measured, self.noise))
     }
 
     /// The figure with its unit, bold if it misses its target or is too noisy.
-    pub fn judged(&self) -> String {
-        if self.is_missed() { format!("**{}**", self.shown()) } else { self.shown() }
+    pub fn shown(&self) -> String {
+        let figure = self.unit.show(self.measured);
+        if self.is_missed() { format!("**{figure}**") } else { figure }
     }
 
-    pub fn target_shown(&self) -> String {
-        match self.target {
-            None => String::new(),
-            Some(Target::AtMost(limit)) => format!("at most {}", self.unit.show(limit)),
-            Some(Target::AtLeast(limit)) => format!("at least {}", self.unit.show(limit)),
-        }
+    pub fn compared(&self) -> String {
+        self.theirs.map(|theirs| Unit::Times.show(self.measured / theirs)).unwrap_or_default()
     }
 
-    /// A line about the figure, for the terminal.
+    pub fn target(&self) -> String {
+        self.limit.map(|limit| format!("at most {}", self.unit.show(limit))).unwrap_or_default()
+    }
+
     pub fn line(&self) -> String {
         let at = self.at.map(|at| format!(", {}", at.shown())).unwrap_or_default();
         let against = self.against.as_ref().map(|text| format!(", compared with {text}"));
         let noise = 100.0 * self.noise / self.measured.abs().max(f64::MIN_POSITIVE);
-        let target = match self.target {
-            None => String::new(),
-            Some(_) if self.is_missed() => format!(" (MISSED: {})", self.target_shown()),
-            Some(_) => format!(" ({})", self.target_shown()),
-        };
-        let (name, what, figure) = (&self.name, &self.what, self.shown());
-        format!("{name} {what}{at}{}: {figure} ± {noise:.1} %{target}", against.unwrap_or_default())
+        let target = self.limit.map(|_| format!(" ({})", self.target()));
+        let [against, target] = [against, target].map(Option::unwrap_or_default);
+        format!("{}{at}{against}: {} ± {noise:.1} %{target}", self.what, self.shown())
     }
 }
 
@@ -251,17 +194,13 @@ mod tests {
 
     #[test]
     fn noise_excuses_only_a_small_miss_of_a_target() {
-        let at_most = |measured, noise| !Target::AtMost(1.25).is_missed(measured, noise);
-        assert!(at_most(1.25, 0.01));
-        assert!(at_most(1.26, 0.02), "within the noise");
-        assert!(!at_most(1.26, 0.005));
-        assert!(!at_most(1.30, 0.06), "noise excuses no more than 3 %");
-        assert!(!at_most(1.20, 0.30), "too noisy");
-        assert!(at_most(0.50, 0.30), "far within the target");
-        let at_least = |measured, noise| !Target::AtLeast(15.0).is_missed(measured, noise);
-        assert!(at_least(15.0, 0.1));
-        assert!(at_least(14.8, 0.3), "within the noise");
-        assert!(!at_least(14.8, 0.1));
+        let meets = |measured, noise| !misses(1.25, measured, noise);
+        assert!(meets(1.25, 0.01));
+        assert!(meets(1.26, 0.02), "within the noise");
+        assert!(!meets(1.26, 0.005));
+        assert!(!meets(1.30, 0.06), "noise excuses no more than 3 %");
+        assert!(!meets(1.20, 0.30), "too noisy");
+        assert!(meets(0.50, 0.30), "far within the target");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A server on which clients wait, and the thread that times PING.
 
 use crate::placement::{Place, go_before_own_threads, put_main_thread_first};
-use crate::request::{LEASE, LONG_LEASE, exchange, request};
+use crate::request::{LEASE, LONG_LEASE, exchange, owner, request};
 use crate::server::{Loaded, setup};
 use lockward_tests::{Client, Reply, Server, Setup};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,6 @@ const MARGIN: Duration = Duration::from_millis(50);
 /// After this number of requests, this program waits until the server has read them.
 const UNREAD: usize = 100;
 
-/// The owner that holds the locks.
 pub const HOLDER: &str = "holder";
 
 /// The server on which a case runs.
@@ -54,17 +53,11 @@ pub fn key(number: usize) -> String {
     format!("stall:{number:07}")
 }
 
-/// The owner of this number. The name has the usual length of `UUID:thread`.
-pub fn owner(number: usize) -> String {
-    format!("0b5e4c3a-9d57-4c3a-9d57-{number:012}:7")
-}
-
 /// The time until `then`. Panics if `then` has passed: the setup of a case took too long.
 pub fn left_until(then: Instant) -> Duration {
     then.checked_duration_since(Instant::now()).expect("everything is set up in time")
 }
 
-/// The server of one case, and a connection to control it.
 pub struct Scene {
     pub side: Side,
     pub server: Server,
@@ -95,23 +88,14 @@ impl Scene {
         setup(loaded, Place::Apart, &lines)
     }
 
-    /// Sends a command. Panics if the reply is an error.
     pub fn call(&mut self, arguments: &[&str]) {
         exchange(&mut self.control, &[request(arguments)]);
     }
 
-    /// Runs a script that executes each of these lines for the keys from 0 to `keys` - 1.
-    pub fn script(&mut self, keys: usize, lines: &[&str]) {
-        let pass = |line: &&str| {
-            format!(
-                "for i = 0, {keys} - 1 do
-                    local key = string.format('stall:%07d', i)
-                    local owner = string.format('0b5e4c3a-9d57-4c3a-9d57-%012d:7', i)
-                    {line}
-                end "
-            )
-        };
-        self.call(&["EVAL", &lines.iter().map(pass).collect::<String>(), "0"]);
+    /// Runs a script that executes this line for the first [`MANY`] keys.
+    pub fn script(&mut self, line: &str) {
+        let key = "local key = string.format('stall:%07d', i)";
+        self.call(&["EVAL", &format!("for i = 0, {MANY} - 1 do {key} {line} end"), "0"]);
     }
 
     /// Sends the requests that `take` makes from the numbers from 0 to `count` - 1 and a lease in milliseconds. All

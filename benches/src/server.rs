@@ -14,7 +14,6 @@ const SETTINGS: [&str; 5] = [
     "repl-diskless-sync-delay 0",
 ];
 
-/// What a server loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
     Lockward,
@@ -34,7 +33,6 @@ impl Loaded {
         }
     }
 
-    /// The line of redis.conf that loads the module.
     pub fn line_of_config(self) -> Option<String> {
         Some(format!("loadmodule {}", self.path()?.display()))
     }

@@ -1,6 +1,6 @@
 //! What a million clients need, computed from the measured figures with the formulas of docs/scale.md.
 
-use crate::results::{Row, Unit, whole};
+use crate::results::{Row, whole};
 use crate::table::table;
 
 /// The number of clients in the table. Each client holds a lock or waits for a lock.
@@ -18,56 +18,38 @@ const SPARE: f64 = 1.5;
 /// The pairs of a client in a minute, and the part of the clients that waits.
 const WORKLOADS: [(f64, f64); 5] = [(0.1, 0.001), (1.0, 0.01), (1.0, 0.1), (10.0, 0.05), (60.0, 0.2)];
 
-/// The terms of the formulas: the name, the curves whose figures are added up, the unit, and what the term is.
-const TERMS: [(&str, &[&str], Unit, &str); 6] = [
-    ("LOCK", &["locks/memory"], Unit::Bytes, "memory for each lock"),
-    (
-        "CONNECTION",
-        &["waiters/connection"],
-        Unit::Bytes,
-        "memory of a connection that has been idle for 6 seconds",
-    ),
-    (
-        "WAITER",
-        &["waiters/memory"],
-        Unit::Bytes,
-        "memory of a waiter that has been idle for 6 seconds, with its connection",
-    ),
-    ("PAIR", &["cluster/pair"], Unit::Nanoseconds, "server CPU for a pair in the cluster"),
-    (
-        "RENEWAL",
-        &["cluster/renewal"],
-        Unit::Nanoseconds,
-        "server CPU for a renewal in the cluster of 6 nodes",
-    ),
+/// The terms of the formulas. A term is the sum of one or two figures at the largest number of locks, waiters or nodes.
+const TERMS: [(&str, &[&str]); 6] = [
+    ("LOCK", &["memory for each lock"]),
+    ("CONNECTION", &["memory of a connection that has been idle for 6 seconds"]),
+    ("WAITER", &["memory of a waiter that has been idle for 6 seconds, with its connection"]),
+    ("PAIR", &["server CPU for a pair in the cluster"]),
+    ("RENEWAL", &["server CPU for a renewal in the cluster"]),
     (
         "HANDOFF",
-        &["waiters/each-handoff", "waiters/each-wait"],
-        Unit::Nanoseconds,
-        "server CPU for the start of a wait and a hand-off, each client waits for its own lock",
+        &[
+            "server CPU for the start of a wait, each client waits for its own lock",
+            "server CPU for a hand-off, each client waits for its own lock",
+        ],
     ),
 ];
 
-/// The figure at the largest measured number of locks, waiters or nodes. `None` if the curve was not measured.
-fn last(rows: &[Row], curve: &str) -> Option<f64> {
-    rows.iter().rfind(|row| row.name == curve).map(|row| row.measured)
-}
-
-/// The figures that the formulas use, and the table. `None` if the run has not measured all these figures.
-pub fn tables(rows: &[Row]) -> Option<String> {
-    let figure = |curves: &[&str]| curves.iter().map(|curve| last(rows, curve)).sum::<Option<f64>>();
-    let figures: Vec<f64> = TERMS.iter().map(|(_, curves, ..)| figure(curves)).collect::<Option<_>>()?;
-    let terms = TERMS.iter().zip(&figures).map(|((name, _, unit, what), figure)| {
-        let is_time = *unit == Unit::Nanoseconds;
-        let shown = if is_time { format!("{:.1} µs", figure / 1e3) } else { unit.show(*figure) };
-        vec![format!("`{name}`"), shown, (*what).to_owned()]
-    });
+/// The terms, and what the workloads need. `None` if the run has not measured all figures.
+pub fn tables(rows: &[&Row]) -> Option<String> {
+    let mut terms = Vec::new();
+    let mut numbers = Vec::new();
+    for (name, curves) in TERMS {
+        let figures = curves.iter().map(|curve| rows.iter().copied().rfind(|row| row.what == *curve));
+        let figures: Vec<&Row> = figures.collect::<Option<_>>()?;
+        let number = figures.iter().map(|row| row.measured).sum();
+        terms.push(vec![format!("`{name}`"), figures[0].unit.show(number), curves.join(" + ")]);
+        numbers.push(number);
+    }
     let terms = table(&["in the formulas", "measured", "what it is"], terms);
-    let needs = WORKLOADS.iter().map(|(pairs, waiting)| needs(&figures, *pairs, *waiting));
+    let needs = WORKLOADS.iter().map(|(pairs, waiting)| needs(&numbers, *pairs, *waiting));
     Some(format!("{terms}\n{}", table(&NEEDS, needs)))
 }
 
-/// The columns of the table of needs.
 const NEEDS: [&str; 9] = [
     "pairs a client a minute",
     "clients that wait",
@@ -80,9 +62,9 @@ const NEEDS: [&str; 9] = [
     "`lock.max-waiters-total` of one node",
 ];
 
-/// What a workload needs. `figures` has the figures of [`TERMS`].
-fn needs(figures: &[f64], pairs: f64, waiting: f64) -> Vec<String> {
-    let &[lock, connection, waiter, pair, renewal, handoff] = figures else { return Vec::new() };
+/// What a workload needs. `terms` has the numbers of [`TERMS`].
+fn needs(terms: &[f64], pairs: f64, waiting: f64) -> Vec<String> {
+    let &[lock, connection, waiter, pair, renewal, handoff] = terms else { return Vec::new() };
     let waiters = CLIENTS * waiting;
     let holders = CLIENTS - waiters;
     let a_second = CLIENTS * pairs / 60.0;

@@ -3,9 +3,9 @@
 
 use crate::placement::{Place, be_client_of};
 use crate::report::Report;
-use crate::request::{LONG_LEASE, fill};
+use crate::request::{LONG_LEASE, fill, owner};
 use crate::results::{Row, Series, Unit};
-use crate::scene::{Scene, Side, longest_ping, owner};
+use crate::scene::{Scene, Side, longest_ping};
 use lockward_tests::{Client, Cluster, Reply, raise_open_files, slot_of};
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,12 @@ pub fn measure(report: &mut Report) {
             whole.push(moved.0);
             longest.push(moved.1);
         }
-        for (name, what, series) in [
-            ("slots/whole", "time until no client waits at the old node, with MIGRATE", whole),
-            ("slots/longest", "longest PING at the old node, with MIGRATE", longest),
+        for (what, series) in [
+            ("time until no client waits at the old node, with MIGRATE", whole),
+            ("longest PING at the old node, with MIGRATE", longest),
         ] {
             // Other load of the machine can only add time.
-            let row = Row::figure(name, what, Unit::Nanoseconds, &series.least());
-            report.row(row.at(count, "lock"));
+            report.row(Row::figure(what, Unit::Nanoseconds, &series.least()).at(count, "lock"));
         }
     }
 }

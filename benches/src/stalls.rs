@@ -9,9 +9,9 @@ use crate::cpu::CpuClock;
 use crate::placement::{Place, be_client_of};
 use crate::queues::allow_waiters;
 use crate::report::Report;
-use crate::request::{LONG_LEASE, exchange, fill, request};
-use crate::results::{Row, Series, Target, Unit};
-use crate::scene::{HOLDER, MANY, Scene, Side, key, left_until, owner};
+use crate::request::{LONG_LEASE, exchange, fill, owner, request};
+use crate::results::{Row, Series, Unit};
+use crate::scene::{HOLDER, MANY, Scene, Side, key, left_until};
 use lockward_tests::{Client, Reply, encode, eventually, free_port};
 use std::slice;
 use std::thread;
@@ -22,6 +22,8 @@ const ROUNDS: usize = 2;
 const ALLOWED: f64 = 2.0;
 /// A stall of up to this number of milliseconds is always allowed.
 const ALWAYS_ALLOWED: f64 = 5.0;
+/// The largest allowed CPU of the server while clients only wait, in per cent.
+const ALLOWED_CPU: f64 = 10.0;
 
 /// The time from the beginning of a setup until its leases or wait limits end together.
 const LEAD: Duration = Duration::from_secs(4);
@@ -29,104 +31,71 @@ const LEAD: Duration = Duration::from_secs(4);
 const LONG_LEAD: Duration = Duration::from_secs(15);
 /// How long the server's CPU time is counted while clients only wait.
 const COUNTED: Duration = Duration::from_millis(500);
-/// The number of leases that end together.
 const LEASES: usize = 100_000;
-/// The number of locks that a script renews.
-const RENEWED: usize = 9_000;
 const MILLION: usize = 1_000_000;
 
-// Lines of scripts. A script runs these lines for each key. `owner` in a script is the name that [`owner`] returns.
-const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
-const RENEW: &str = "redis.call('LOCK.RENEW', key, owner, 'PX', 60000)";
-const PUSH: &str = "redis.call('LPUSH', key, 'x')";
-const EXPIRE: &str = "redis.call('PEXPIRE', key, 60000)";
+/// A case: what happens with Lockward, what happens without modules, and the function that measures one side on a new
+/// server.
+type Case = (&'static str, &'static str, fn(Side) -> f64);
 
-/// The figure of a case, and its target.
-enum Figure {
-    /// The longest PING, in milliseconds, compared with the longest PING on the server without any module.
-    Stall,
-    /// The longest PING, and its largest allowed value.
-    StallUpTo(f64),
-    /// The server's CPU in per cent, and its largest allowed value.
-    Cpu(f64),
-}
+/// The server's CPU in per cent.
+const IDLE: Case = (
+    "the server's CPU while 10,000 clients wait for 10,000 locks",
+    "10,000 clients wait in BLPOP",
+    idle_waiters,
+);
 
-use Figure::{Cpu, Stall, StallUpTo};
-
-/// A case: its name, its figure, what happens with Lockward and without modules, and the function that measures one
-/// side on a new server.
-type Case = (&'static str, Figure, &'static str, &'static str, fn(Side) -> f64);
-
+/// The longest PING, in milliseconds.
 #[rustfmt::skip] // what happens on each side in a line
-const CASES: &[Case] = &[
-    ("idle-waiters", Cpu(10.0),
-        "the server's CPU while 10,000 clients wait for 10,000 locks",
-        "10,000 clients wait in BLPOP", idle_waiters),
-    ("wait-limits", Stall,
-        "the wait limits of 10,000 waiters of one lock end together",
+const STALLS: &[Case] = &[
+    ("the wait limits of 10,000 waiters of one lock end together",
         "the timeouts of 10,000 clients in BLPOP end together", wait_limits),
-    ("vanished", Stall,
-        "10,000 waiters of one lock close their connections",
+    ("10,000 waiters of one lock close their connections",
         "10,000 clients in BLPOP of one list close their connections", vanished),
-    ("flushed", Stall,
-        "FLUSHALL deletes 10,000 locks, and the waiter of each lock gets it",
-        "a script serves 10,000 clients in BLPOP",
-        |side| granted(side, MANY, |scene| scene.call(&["FLUSHALL"]), &[PUSH])),
-    ("overwritten", Stall,
-        "SET overwrites a lock, and its 10,000 waiters get an error",
+    ("FLUSHALL deletes 10,000 locks, and the waiter of each lock gets it",
+        "a script serves 10,000 clients in BLPOP", |side| granted(side, |scene| scene.call(&["FLUSHALL"]))),
+    ("SET overwrites a lock, and its 10,000 waiters get an error",
         "SET overwrites a stream, and 10,000 clients in XREADGROUP get an error", overwritten),
-    ("leases", Stall,
-        "100,000 leases end together",
+    ("100,000 leases end together",
         "the TTLs of 100,000 strings end together", leases),
-    ("leases-waited-for", Stall,
-        "10,000 leases end together, and the waiter of each lock gets it",
+    ("10,000 leases end together, and the waiter of each lock gets it",
         "a script serves 10,000 clients in BLPOP", leases_waited_for),
-    ("script-releases", Stall,
-        "a script releases 10,000 locks that have a waiter each",
-        "a script serves 10,000 clients in BLPOP",
-        |side| granted(side, MANY, |scene| scene.script(MANY, &[RELEASE]), &[PUSH])),
-    ("script-renewals", Stall,
-        "a script releases 9,000 locks, each to a waiter, and renews the new leases",
-        "a script serves 9,000 clients in BLPOP, and sends 9,000 PEXPIREs",
-        |side| granted(side, RENEWED, |scene| scene.script(RENEWED, &[RELEASE, RENEW]), &[PUSH, EXPIRE])),
-    ("holders", StallUpTo(20.0),
-        "100,000 leases of one lock end together, and nobody waits",
-        "the TTLs of 100,000 strings end together", leases_of_one),
-    ("million-holders-dump", Stall,
-        "DUMP of a lock with 1,000,000 holders",
+    ("a script releases 10,000 locks that have a waiter each",
+        "a script serves 10,000 clients in BLPOP", |side| granted(side, |scene| scene.script(RELEASE))),
+    ("DUMP of a lock with 1,000,000 holders",
         "DUMP of a sorted set with 1,000,000 members", |side| dump_and_restore(side).0),
-    ("million-holders-restore", Stall,
-        "RESTORE of a lock with 1,000,000 holders",
+    ("RESTORE of a lock with 1,000,000 holders",
         "RESTORE of a sorted set with 1,000,000 members", |side| dump_and_restore(side).1),
-    ("million-holders-expire", Stall,
-        "1,000,000 leases of one lock end together, and nobody waits",
+    ("1,000,000 leases of one lock end together, and nobody waits",
         "the TTL of a sorted set with 1,000,000 members ends", million_holders_expire),
-    ("reentries", Stall,
-        "an owner gets a lock for which it has 10,000 waiting requests",
+    ("an owner gets a lock for which it has 10,000 waiting requests",
         "one LPUSH of 10,000 elements serves 10,000 clients in BLPOP", reentries),
-    ("replica", Stall,
-        "REPLICAOF on a server where 10,000 clients wait for one lock",
+    ("REPLICAOF on a server where 10,000 clients wait for one lock",
         "REPLICAOF on a server where 10,000 clients wait in BLPOP of one list", becomes_replica),
 ];
+
+const RELEASE: &str = "redis.call('LOCK.RELEASE', key, 'holder')";
+const PUSH: &str = "redis.call('LPUSH', key, 'x')";
 
 pub fn measure(report: &mut Report) {
     be_client_of(Place::Apart);
     allow_waiters(MANY);
-    for (name, figure, what, against, run) in CASES {
-        let [mut ours, mut theirs] = <[Series; 2]>::default();
-        for _ in 0..ROUNDS {
-            ours.push(run(Side::Lockward));
-            theirs.push(run(Side::Plain));
-        }
-        let (ours, theirs) = (ours.least(), theirs.least());
-        let (unit, limit) = match figure {
-            Stall => (Unit::Milliseconds, ALWAYS_ALLOWED.max(ALLOWED * theirs.median())),
-            StallUpTo(limit) => (Unit::Milliseconds, *limit),
-            Cpu(limit) => (Unit::Percent, *limit),
-        };
-        let row = Row::figure(&format!("stalls/{name}"), what, unit, &ours).against(against, &theirs);
-        report.row(row.target(Target::AtMost(limit)));
+    report.row(compared(&IDLE, Unit::Percent, |_| ALLOWED_CPU));
+    for case in STALLS {
+        report.row(compared(case, Unit::Milliseconds, |theirs| ALWAYS_ALLOWED.max(ALLOWED * theirs)));
     }
+}
+
+/// Measures both sides of a case. `limit` gets the figure of the server without modules.
+fn compared(&(what, against, run): &Case, unit: Unit, limit: fn(f64) -> f64) -> Row {
+    let [mut ours, mut theirs] = <[Series; 2]>::default();
+    for _ in 0..ROUNDS {
+        ours.push(run(Side::Lockward));
+        theirs.push(run(Side::Plain));
+    }
+    let (ours, theirs) = (ours.least(), theirs.least());
+    let row = Row::figure(what, unit, &ours).against(against, &theirs);
+    row.at_most(limit(theirs.median()))
 }
 
 const fn is_error(reply: &Reply) -> bool {
@@ -161,14 +130,13 @@ fn vanished(side: Side) -> f64 {
     scene.longest_unblocking(Vec::new(), is_granted, |_| drop(clients))
 }
 
-/// Each of `count` clients waits for its own lock or list. `free` makes the server grant all locks. A script of the
-/// lines `push` serves all lists.
-fn granted(side: Side, count: usize, free: impl FnOnce(&mut Scene), push: &[&str]) -> f64 {
+/// Each client waits for its own lock or list. `free` makes the server grant all locks. A script serves all lists.
+fn granted(side: Side, free: impl FnOnce(&mut Scene)) -> f64 {
     let mut scene = Scene::start(side);
-    let clients = scene.waiters(count, count);
+    let clients = scene.waiters(MANY, MANY);
     scene.longest_unblocking(clients, is_granted, |scene| match side {
         Side::Lockward => free(scene),
-        Side::Plain => scene.script(count, push),
+        Side::Plain => scene.script(PUSH),
     })
 }
 
@@ -202,7 +170,7 @@ fn leases_waited_for(side: Side) -> f64 {
     scene.longest_unblocking(clients, is_granted, |scene| {
         thread::sleep(left_until(end));
         if side == Side::Plain {
-            scene.script(MANY, &[PUSH]);
+            scene.script(PUSH);
         }
     })
 }
@@ -220,23 +188,11 @@ fn take_slot(number: usize, lease: &str) -> Vec<u8> {
     request(&["LOCK.ACQUIRE", &key(0), &owner(number), "PX", lease, "SLOTS", "1000000"])
 }
 
-/// Many leases of one lock end together. A plain server has as many strings with a TTL.
-fn leases_of_one(side: Side) -> f64 {
-    let mut scene = Scene::start(side);
-    let end = Instant::now() + LEAD;
-    scene.take_until(end, LEASES, |number, lease| match side {
-        Side::Lockward => take_slot(number, lease),
-        Side::Plain => side.take(&key(number), lease),
-    });
-    until_expired(&mut scene, end)
-}
-
 /// Adds a million members to a sorted set, which a plain server has instead of a lock with a million holders.
 fn add_members(control: &mut Client) {
     fill(control, 0..MILLION, |number| request(&["ZADD", &key(0), &number.to_string(), &owner(number)]));
 }
 
-/// The longest PING during DUMP, and during RESTORE.
 fn dump_and_restore(side: Side) -> (f64, f64) {
     let mut scene = Scene::start(side);
     match side {

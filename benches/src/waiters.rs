@@ -3,7 +3,6 @@
 //! measures BLPOPs that LPUSH serves.
 
 use crate::placement::{Place, be_client_of};
-use crate::plot::Plot;
 use crate::queues::{Kind, Queues, QueuesThread, SPARE_FILES, Shape};
 use crate::report::{Report, alternate};
 use crate::results::{Row, Series, Unit};
@@ -35,33 +34,28 @@ pub fn measure(report: &mut Report) {
             if count == before {
                 continue;
             }
-            let row = |curve: &str, what: &str, unit, series: &Series| {
-                Row::figure(&format!("waiters/{curve}"), what, unit, series).at(count, "waiter")
-            };
+            let row = |what: &str, unit, series: &Series| Row::figure(what, unit, series).at(count, "waiter");
             let is_weighed = shape == Shape::Each && count >= WORTH_WEIGHING;
             if let [none, connected, waiting] = grow(&workers, count, is_weighed)[..] {
                 let each = |used: f64| Series::once((used - none) / (count - before) as f64);
                 let what = "memory of a connection that has been idle for 6 seconds";
-                report.row(row("connection", what, Unit::Bytes, &each(connected)));
+                report.row(row(what, Unit::Bytes, &each(connected)));
                 let what = "memory of a waiter that has been idle for 6 seconds, with its connection";
-                report.row(row("memory", what, Unit::Bytes, &each(waiting)));
+                report.row(row(what, Unit::Bytes, &each(waiting)));
             }
             before = count;
             let costs = alternate(ROUNDS, workers.len(), |which| workers[which].run(Queues::round));
-            let works =
-                [("handoff", "a hand-off", "LPUSH to BLPOP"), ("wait", "the start of a wait", "BLPOP")];
-            for (number, (curve, work, against)) in works.into_iter().enumerate() {
+            let works = [("a hand-off", "LPUSH to BLPOP"), ("the start of a wait", "BLPOP")];
+            for (number, (work, against)) in works.into_iter().enumerate() {
                 let what = format!("server CPU for {work}, {words}");
                 let [lock, list] = [&costs[0][number], &costs[1][number]];
-                let row = row(&format!("{name}-{curve}"), &what, Unit::Nanoseconds, lock);
-                report.row(row.against(against, list));
+                report.row(row(&what, Unit::Nanoseconds, lock).against(against, list));
             }
         }
-        let title = format!("Server CPU for a hand-off, {words}");
-        let curve = format!("waiters/{name}-handoff");
-        let lines = report.lines(&curve, ["hand-off", "LPUSH to BLPOP"], 1e3);
-        let (name, y) = (format!("waiters-{name}"), "microseconds, one by one");
-        report.plot(Plot::new(&name, &title, "clients that wait", y, lines));
+        let curve = format!("server CPU for a hand-off, {words}");
+        let (name, title) = (format!("waiters-{name}"), curve.replacen('s', "S", 1));
+        let axes = ["clients that wait", "microseconds, one by one"];
+        report.plot(&name, &title, axes, &curve, ["hand-off", "LPUSH to BLPOP"], 1e3);
         workers.into_iter().for_each(QueuesThread::end);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) unsafe fn arguments<'a>(argv: Strings, argc: c_int) -> &'a [*mut raw:
     unsafe { slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or_default()) }
 }
 
-pub(crate) unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
+unsafe fn bytes<'a>(string: *mut raw::RedisModuleString) -> Option<&'a [u8]> {
     let mut len = 0;
     // SAFETY: the string and its bytes are valid until the command returns.
     unsafe {

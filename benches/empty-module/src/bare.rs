@@ -5,10 +5,10 @@
 //! EMPTY.ACQUIRE stores a value of the module's own type with a TTL, and EMPTY.RELEASE deletes the value. EMPTY.WAIT
 //! blocks its client, and EMPTY.UNBLOCK unblocks the client that has waited the longest.
 
-use crate::api::{Context, ERR, OK, Strings, arguments, bytes, register, reply};
+use crate::api::{Context, ERR, OK, Strings, arguments, register, reply};
 use redis_module::raw;
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::{mem, ptr};
@@ -16,8 +16,8 @@ use std::{mem, ptr};
 static KIND: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// The wait queues, by key. The server calls the module on one thread.
-    static QUEUES: RefCell<HashMap<Vec<u8>, VecDeque<Handle>>> = RefCell::new(HashMap::new());
+    /// The clients that wait. The server calls the module on one thread.
+    static QUEUE: RefCell<VecDeque<Handle>> = const { RefCell::new(VecDeque::new()) };
 }
 
 type Handle = *mut raw::RedisModuleBlockedClient;
@@ -126,25 +126,17 @@ unsafe fn signal_change(context: Context, name: *mut raw::RedisModuleString) -> 
     Some(())
 }
 
-unsafe fn try_wait(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings are valid until the call returns; nobody sends EMPTY.UNBLOCK after a waiting client has
-    // disconnected, so the handle is valid while it is used.
-    let (name, handle) = unsafe {
-        (
-            bytes(*arguments(argv, argc).get(1)?)?,
-            raw::RedisModule_BlockClient?(context, Some(reply), None, None, 0),
-        )
-    };
-    QUEUES.with_borrow_mut(|queues| queues.entry(name.to_vec()).or_default().push_back(handle));
+unsafe fn try_wait(context: Context, _argv: Strings, _argc: c_int) -> Option<()> {
+    // SAFETY: nobody sends EMPTY.UNBLOCK after a waiting client has disconnected, so the handle is valid while it is used.
+    let handle = unsafe { raw::RedisModule_BlockClient?(context, Some(reply), None, None, 0) };
+    QUEUE.with_borrow_mut(|queue| queue.push_back(handle));
     Some(())
 }
 
-unsafe fn try_unblock(context: Context, argv: Strings, argc: c_int) -> Option<()> {
-    // SAFETY: the strings are valid until the call returns; a client that was taken out of the queue is unblocked once.
+unsafe fn try_unblock(context: Context, _argv: Strings, _argc: c_int) -> Option<()> {
+    // SAFETY: a client that was taken out of the queue is unblocked once.
     unsafe {
-        let name = bytes(*arguments(argv, argc).get(1)?)?;
-        let first = QUEUES.with_borrow_mut(|queues| queues.get_mut(name)?.pop_front());
-        if let Some(first) = first {
+        if let Some(first) = QUEUE.with_borrow_mut(VecDeque::pop_front) {
             raw::RedisModule_UnblockClient?(first, ptr::null_mut());
         }
         raw::RedisModule_ReplyWithLongLong?(context, 0);

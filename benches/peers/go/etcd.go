@@ -1,5 +1,3 @@
-// The lock of etcd.
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// Lockward's Go client.
-
 package main
 
 import (

@@ -1,36 +1,31 @@
 // Peers: lock libraries written in Go, as peer programs of `make bench-peers`.
 //
-//	peers <peer> <job> <address> --clients N --seconds S
+//	peers <peer> <job> <address> <clients> <begin> <seconds>
 //
 // The peer is lockward-go, redsync, etcd, mariadb or postgres. The server of the peer listens at the address.
-// ../README.md describes the jobs. The program prints its answer as one line of JSON. If the program fails, it prints the
-// reason to standard error.
+// ../README.md describes the rest.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-const (
-	warmUp = 1500 * time.Millisecond
-	// How long a client holds a shared lock.
-	holdTime = time.Millisecond
-)
+// How long a client holds a shared lock.
+const holdTime = time.Millisecond
 
 var errGaveUp = errors.New("the library gave up")
 
-// A client of a peer, with its own connection.
 type client struct {
 	// Waits for the lock. Returns errGaveUp if the library itself stops trying.
 	acquire func(context.Context) error
@@ -58,7 +53,6 @@ var peers = map[string]peer{
 type answer struct {
 	Version   string    `json:"version"`
 	Notes     string    `json:"notes"`
-	BeganMs   int64     `json:"began_unix_ms"`
 	TenuresUs [][]int64 `json:"tenures_us"`
 	GaveUp    int64     `json:"gave_up"`
 }
@@ -75,16 +69,19 @@ func main() {
 }
 
 func run(arguments []string) (*answer, error) {
-	if len(arguments) < 3 {
-		return nil, fmt.Errorf("usage: peers <peer> <job> <address> --clients N --seconds S")
+	if len(arguments) != 6 {
+		return nil, fmt.Errorf("usage: peers <peer> <job> <address> <clients> <begin> <seconds>")
 	}
 	name, job, address := arguments[0], arguments[1], arguments[2]
-	flags := flag.NewFlagSet("peers", flag.ExitOnError)
-	count := flags.Int("clients", 50, "how many clients")
-	seconds := flags.Int("seconds", 10, "how long to count, after the warm-up")
-	if err := flags.Parse(arguments[3:]); err != nil {
-		return nil, err
+	var numbers [3]int64
+	for place := range numbers {
+		var err error
+		if numbers[place], err = strconv.ParseInt(arguments[3+place], 10, 64); err != nil {
+			return nil, err
+		}
 	}
+	count, begin := numbers[0], time.Now().Add(time.Until(time.UnixMilli(numbers[1])))
+	end := begin.Add(time.Duration(numbers[2]) * time.Second)
 	peer, known := peers[name]
 	if !known {
 		return nil, fmt.Errorf("there is no peer %q", name)
@@ -94,7 +91,7 @@ func run(arguments []string) (*answer, error) {
 	lock := int64(os.Getpid()) << 16
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	clients := make([]client, *count)
+	clients := make([]client, count)
 	for index := range clients {
 		if job == "uncontended" {
 			lock++
@@ -104,9 +101,8 @@ func run(arguments []string) (*answer, error) {
 			return nil, fmt.Errorf("client %d cannot connect: %w", index+1, err)
 		}
 	}
-	begin := time.Now().Add(warmUp)
-	result := &answer{peer.version(), peer.defaults, begin.UnixMilli(), make([][]int64, *count), 0}
-	time.AfterFunc(warmUp+time.Duration(*seconds)*time.Second, func() { stop(nil) })
+	result := &answer{peer.version(), peer.defaults, make([][]int64, count), 0}
+	time.AfterFunc(time.Until(end), func() { stop(nil) })
 	var loops sync.WaitGroup
 	for index, client := range clients {
 		loops.Go(func() {

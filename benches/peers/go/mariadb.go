@@ -1,5 +1,3 @@
-// The locks of MariaDB.
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// The advisory locks of PostgreSQL.
-
 package main
 
 import (

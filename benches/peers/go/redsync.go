@@ -1,5 +1,3 @@
-// The lock of redsync.
-
 package main
 
 import (

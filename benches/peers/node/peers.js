@@ -1,15 +1,13 @@
 // Peers: lock libraries written in JavaScript, as peer programs of `make bench-peers`.
 //
-//   peers.js <peer> <job> <address> --clients N --seconds S
+//   peers.js <peer> <job> <address> <clients> <begin> <seconds>
 //
-// The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the jobs.
-// The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
+// The peer is lockward-node or node-redlock. A Redis server listens at the address. ../README.md describes the rest.
 //
 // All clients run in one process and share one ioredis client, as the callers in a Node.js program do.
 
 import { readFileSync } from "node:fs";
 import { setImmediate, setTimeout } from "node:timers/promises";
-import { parseArgs } from "node:util";
 import { Redis } from "ioredis";
 import Redlock, { ExecutionError } from "redlock";
 // This program runs in target/peers/node. The script ../build copies this program to that folder.
@@ -18,14 +16,13 @@ import { Lockward } from "../../clients/node/dist/index.js";
 const PERMITS = 10; // the permits of a semaphore
 const WRITERS = 10; // one of 10 clients writes
 const HOLD = 1; // how long a client holds a shared lock, in milliseconds
-const WARM_UP = 2_500; // in milliseconds; during the warm-up the JIT compiler compiles the code
 const LEASE = 30_000; // the lease for node-redlock, which has no default, in milliseconds
 
-const { positionals, values } = parseArgs({
-  allowPositionals: true,
-  options: { clients: { type: "string", default: "50" }, seconds: { type: "string", default: "10" } },
-});
-const [name, job, address] = positionals;
+const [name, job, address, ...numbers] = process.argv.slice(2);
+const [count, beginUnixMs, seconds] = numbers.map(Number);
+/** When the job begins and ends to count, by performance.now(). */
+const begin = performance.now() + beginUnixMs - Date.now();
+const end = begin + seconds * 1_000;
 
 /** The libraries, with their entries in the table, and the functions that acquire a lock. */
 const peers = {
@@ -65,7 +62,7 @@ function kindOf(client) {
 let gaveUp = 0;
 
 /** Waits for the lock. Returns undefined if the library gave up after the end of the job. */
-async function acquire(peer, key, client, end) {
+async function acquire(peer, key, client) {
   for (;;) {
     try {
       return await peer.acquire(key, client);
@@ -78,15 +75,14 @@ async function acquire(peer, key, client, end) {
 }
 
 /** Acquires and releases until the end of the job. Returns three numbers for each tenure: see ../README.md. */
-async function run(peer, client, begin) {
-  const end = begin + Number(values.seconds) * 1_000;
+async function run(peer, client) {
   // The process id makes the name unique: the server may still hold the locks of an earlier run.
   const key = `lock:${process.pid}:${job === "uncontended" ? client : 0}`;
   const tenures = [];
   for (;;) {
     const asked = performance.now();
     if (asked >= end) return tenures;
-    const lock = await acquire(peer, key, client, end);
+    const lock = await acquire(peer, key, client);
     if (lock === undefined) return tenures;
     const granted = performance.now();
     if (job === "contended") await setImmediate();
@@ -101,12 +97,8 @@ async function main() {
   const redis = new Redis(Number(port), host);
   await redis.ping();
   const peer = peers[name](redis);
-  const begin = performance.now() + WARM_UP;
-  const began = Date.now() + WARM_UP;
-  const clients = Array.from({ length: Number(values.clients) }, (_, client) => client);
-  const tenures = await Promise.all(clients.map((client) => run(peer, client, begin)));
-  const { version, notes } = peer;
-  return { version, notes, began_unix_ms: began, tenures_us: tenures, gave_up: gaveUp };
+  const tenures = await Promise.all(Array.from({ length: count }, (_, client) => run(peer, client)));
+  return { version: peer.version, notes: peer.notes, tenures_us: tenures, gave_up: gaveUp };
 }
 
 try {

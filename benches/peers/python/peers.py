@@ -1,21 +1,19 @@
 """Peers: lock libraries written in Python, as peer programs of `make bench-peers`.
 
-    peers.py <peer> <job> <address> --clients N --seconds S
+    peers.py <peer> <job> <address> <clients> <begin> <seconds>
 
-The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the jobs.
-The program prints its answer as one line of JSON. If the program fails, it prints the reason to standard error.
+The peer is lockward-python or redis-py. A Redis server listens at the address. ../README.md describes the rest.
 
 Each client is a thread with its own connection. One process of CPython runs only one thread at a time. So the threads are
 spread over as many processes as there are CPUs.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from ctypes import c_double
 from importlib.metadata import version
 
 import lockward
@@ -24,8 +22,6 @@ import redis
 PERMITS = 10  # the permits of a semaphore
 WRITERS = 10  # one of 10 clients writes
 HOLD = 0.001  # how long a client holds a shared lock, in seconds
-WARM_UP = 1.5
-PATIENCE = 30  # how long all clients together may take to connect, in seconds
 
 
 def redis_py_lock(server, name, job, index):
@@ -68,63 +64,35 @@ def run_client(lock, job, begin, end):
     return tenures
 
 
-def share(arguments, times):
-    """Makes the arguments known to a child process, and the times that all processes share."""
-    global shared
-    shared = arguments, *times
-
-
-def run_clients(name, indexes):
+def run_clients(peer, job, address, begin, end, name, indexes):
     """Runs some of the clients, in a child process. Returns their tenures."""
-    arguments, connected, begins = shared
-    host, port = arguments.address.rsplit(":", 1)
+    host, port = address.rsplit(":", 1)
     locks = []
     for index in indexes:
         connection = redis.Redis(host=host, port=int(port))
         connection.ping()
-        own = f"{name}:{index}" if arguments.job == "uncontended" else name
-        locks.append(PEERS[arguments.peer][0](connection, own, arguments.job, index))
-    connected.wait()
-    begin = begins[0]
+        own = f"{name}:{index}" if job == "uncontended" else name
+        locks.append(PEERS[peer][0](connection, own, job, index))
     with ThreadPoolExecutor(len(locks)) as threads:
-        return list(threads.map(lambda lock: run_client(lock, arguments.job, begin, begin + arguments.seconds), locks))
+        return list(threads.map(lambda lock: run_client(lock, job, begin, end), locks))
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("job")
-    parser.add_argument("address")
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--seconds", type=int, required=True)
-    arguments = parser.parse_args()
-
-    processes = min(arguments.clients, os.cpu_count() or 1)
-    # When the counted time begins, by time.monotonic() and by time.time(). All processes have the same clocks.
-    begins = multiprocessing.RawArray(c_double, 2)
-
-    def begin():
-        begins[:] = [time.monotonic() + WARM_UP, time.time() + WARM_UP]
-
-    connected = multiprocessing.Barrier(processes, begin, PATIENCE)
-    fork = multiprocessing.get_context("fork")
+    peer, job, address, *numbers = sys.argv[1:]
+    clients, begin, seconds = map(int, numbers)
+    processes = min(clients, os.cpu_count() or 1)
+    # All processes have the same monotonic clock.
+    begin = time.monotonic() + begin / 1000 - time.time()
     # The process id makes the name unique: the server may still hold the locks of an earlier run.
     name = f"lock:{os.getpid()}"
-    with ProcessPoolExecutor(processes, fork, share, [arguments, (connected, begins)]) as pool:
-        parts = [
-            pool.submit(run_clients, name, range(number, arguments.clients, processes)) for number in range(processes)
-        ]
-        tenures = [[]] * arguments.clients
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        shares = [range(number, clients, processes) for number in range(processes)]
+        parts = [pool.submit(run_clients, peer, job, address, begin, begin + seconds, name, share) for share in shares]
+        tenures = [[]] * clients
         for number, part in enumerate(parts):
             tenures[number::processes] = part.result()
-    _, version_shown, notes = PEERS[arguments.peer]
-    answer = {
-        "version": version_shown,
-        "notes": f"{notes}; {processes} processes",
-        "began_unix_ms": begins[1] * 1000,
-        "tenures_us": tenures,
-    }
-    print(json.dumps(answer))
+    _, shown, notes = PEERS[peer]
+    print(json.dumps({"version": shown, "notes": f"{notes}; {processes} processes", "tenures_us": tenures}))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@
 
 #![allow(clippy::expect_used, reason = "a benchmark that fails panics with the reason")]
 
+use lockward_bench::batch::Batch;
+use lockward_bench::clients::Clients;
 use lockward_bench::flame::{Frame, SCRIPT};
 use lockward_bench::machine::circumstances;
 use lockward_bench::pairs::{CONNECTIONS, DEPTH, Pair};
-use lockward_bench::pipeline::{Batch, Expected, Pipeline};
 use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::queues::{Kind, Queues};
 use lockward_bench::request::{LEASE, exchange, owner, request};
@@ -18,9 +19,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long `perf` samples each job.
 const SAMPLED: Duration = Duration::from_secs(10);
-/// The number of other holders of the semaphore.
 const HOLDERS: usize = 1_000;
 const WAITERS: usize = 50;
 /// The program prints a function if at least this part of the samples, in per cent, was taken in the function or in its
@@ -67,9 +66,9 @@ fn sampled(pid: u32, mut work: impl FnMut()) -> Frame {
 
 fn pair() -> Frame {
     let server = start(&[]);
-    let mut pipeline = Pipeline::open(&server, CONNECTIONS);
+    let mut clients = Clients::open(server.port(), CONNECTIONS);
     let batches = Pair::Lock.batches(&server, CONNECTIONS, DEPTH);
-    sampled(server.pid(), || pipeline.run(&batches, 50))
+    sampled(server.pid(), || clients.run(&batches, 50))
 }
 
 fn handoff() -> Frame {
@@ -84,13 +83,12 @@ fn semaphore() -> Frame {
         request(&["LOCK.ACQUIRE", "permits", &owner(who), "PX", LEASE, "HOLDS", "1", "SLOTS", "1000000"])
     };
     exchange(&mut client, &(0..HOLDERS).map(acquire).collect::<Vec<_>>());
-    let mut pipeline = Pipeline::open(&server, CONNECTIONS);
+    let mut clients = Clients::open(server.port(), CONNECTIONS);
     let batches: Vec<Batch> = (HOLDERS..HOLDERS + CONNECTIONS)
         .map(|who| {
             let release = request(&["LOCK.RELEASE", "permits", &owner(who), "HOLDS", "0"]);
-            let pair = [(acquire(who), Expected::Grant), (release, Expected::Number(0))];
-            Batch::of(&vec![pair; DEPTH / 2].concat(), DEPTH)
+            Batch::of(&vec![[acquire(who), release]; DEPTH / 2].concat(), DEPTH)
         })
         .collect();
-    sampled(server.pid(), || pipeline.run(&batches, 50))
+    sampled(server.pid(), || clients.run(&batches, 50))
 }

@@ -3,13 +3,13 @@
 use clap::Parser;
 use lockward_bench::peers::job::{self, Job};
 use lockward_bench::peers::list::{PEERS, Peer};
-use lockward_bench::peers::meter::{self, Meter};
+use lockward_bench::peers::meter::Spent;
 use lockward_bench::peers::report::{Entry, Measured, Report};
 use lockward_bench::peers::server::Server;
 use lockward_bench::placement::go_first;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// The jobs, each with its number of clients.
@@ -53,7 +53,6 @@ fn main() -> io::Result<()> {
         let mut server = None;
         let is_asked = |job: Job| peer.jobs.contains(&job) && (jobs.is_empty() || jobs.contains(&job));
         for (job, clients) in JOBS.into_iter().filter(|(job, _)| is_asked(*job)) {
-            let begun = Instant::now();
             let result =
                 program.clone().and_then(|program| do_job(peer, program, job, clients, seconds, &mut server));
             let shown = match &result {
@@ -63,7 +62,7 @@ fn main() -> io::Result<()> {
                     format!("did not run: {reason}")
                 }
             };
-            eprintln!("  {job} {clients} {:.0} s: {shown}", begun.elapsed().as_secs_f64());
+            eprintln!("  {job} {clients}: {shown}");
             report.entries.push(Entry { peer, job, clients, result });
         }
     }
@@ -87,14 +86,13 @@ fn do_job(
         Some(server) => server,
         none => none.insert(Server::start(peer.server)?),
     };
-    let [job_name, address] = [job.to_string(), format!("127.0.0.1:{}", server.port)];
-    let [clients, duration] = [clients as u64, seconds].map(|number| number.to_string());
-    let arguments = [peer.name, &job_name, &address, "--clients", &clients, "--seconds", &duration];
-    let words = [program, arguments.map(str::to_owned).into()].concat();
-    let meter = Meter::start(server);
-    let answer = job::answer(&words, seconds);
-    let samples = meter.end();
-    let answer = answer?;
-    let spent = meter::between(&samples, answer.began_unix_ms, answer.began_unix_ms + 1e3 * seconds as f64);
-    Ok(Measured::new(job, seconds, answer, &server.version, spent))
+    let (warm_up, counted) = (job::warm_up(clients), Duration::from_secs(seconds));
+    let begin = SystemTime::now() + warm_up;
+    let unix_ms = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let address = format!("127.0.0.1:{}", server.port);
+    let arguments = [job.to_string(), address, clients.to_string(), unix_ms.to_string(), seconds.to_string()];
+    let words = [program, vec![peer.name.to_owned()], arguments.into()].concat();
+    let run = || job::answer(&words, warm_up, counted);
+    let (answer, spent) = Spent::beside(run, server, begin, counted);
+    Measured::new(job, seconds, answer?, &server.version, spent)
 }

@@ -10,17 +10,17 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a build may take, with its downloads.
 const BUILD: Duration = Duration::from_secs(600);
-/// How long a peer program may take in addition to the counted time: to start, to warm up, and to end.
-const BESIDE: Duration = Duration::from_secs(60);
+/// The time in which a peer program starts, and its JIT compiler compiles the code.
+const START: Duration = Duration::from_secs(7);
+/// The time in which a client connects.
+const CONNECT: Duration = Duration::from_millis(10);
+/// How long a peer program may take after the counted time.
+const END: Duration = Duration::from_secs(60);
 
-/// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Job {
-    /// Each client acquires and releases its own lock.
     Uncontended,
-    /// All clients want one lock.
     Contended,
     /// All clients share a lock: one client in ten writes, and the others read.
     Readers,
@@ -41,7 +41,6 @@ impl Job {
         matches!(self, Self::Readers | Self::Permits | Self::Weights)
     }
 
-    /// Whether a client of [`Job::Readers`] writes.
     pub fn is_writer(self, client: usize) -> bool {
         self == Self::Readers && client.is_multiple_of(WRITERS)
     }
@@ -55,7 +54,6 @@ impl Job {
         }
     }
 
-    /// The largest sum of weights that clients may hold at once.
     pub const fn limit(self) -> u64 {
         match self {
             Self::Uncontended | Self::Contended => 1,
@@ -77,10 +75,8 @@ pub struct Answer {
     pub version: String,
     /// The important defaults and peculiarities of the library.
     pub notes: String,
-    /// When the counted time began, in milliseconds since 1970.
-    pub began_unix_ms: f64,
     /// The tenures of each client: for each tenure three numbers, when the client asked, got the lock, and began to
-    /// release it. The numbers are microseconds since the counted time began.
+    /// release it. The numbers are microseconds since the counted time began, and negative in the warm-up.
     pub tenures_us: Vec<Vec<i64>>,
     /// How often the library gave up waiting, without a grant.
     #[serde(default)]
@@ -112,29 +108,26 @@ impl Answer {
 }
 
 /// Builds the peer program of a language. Returns the program and its first arguments.
-///
-/// # Errors
-/// If the build fails: the end of its output.
 pub fn build(language: &str) -> Result<Vec<String>, String> {
     let script = repository().join("benches/peers/build");
     let output = run(Command::new(script).arg(language), BUILD)?;
     Ok(output.lines().map(str::to_owned).collect())
 }
 
-/// Runs a peer program. `words` are the program and its arguments. `seconds` is how long the peer program counts.
-///
-/// # Errors
-/// If the peer program fails: the end of its output.
-pub fn answer(words: &[String], seconds: u64) -> Result<Answer, String> {
-    let output = run(Command::new(&words[0]).args(&words[1..]), BESIDE + Duration::from_secs(seconds))?;
+/// The time from the start of a peer program with this number of clients until its job counts.
+pub fn warm_up(clients: usize) -> Duration {
+    START + CONNECT * u32::try_from(clients).unwrap_or(u32::MAX)
+}
+
+/// Runs a peer program, which counts for this time after its warm-up. `words` are the program and its arguments. An
+/// error is the end of the program's output.
+pub fn answer(words: &[String], warm_up: Duration, counted: Duration) -> Result<Answer, String> {
+    let output = run(Command::new(&words[0]).args(&words[1..]), warm_up + counted + END)?;
     let line = output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line).map_err(|error| format!("the answer is not valid, {error}"))
 }
 
 /// Runs a program to its end, and returns its standard output.
-///
-/// # Errors
-/// If the program fails, or does not end within `limit`: the end of its standard error.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let dir = Directory::new();
     let (output, complaints) = (dir.path().join("output"), dir.path().join("complaints"));

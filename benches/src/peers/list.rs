@@ -3,12 +3,9 @@
 use crate::peers::job::Job;
 use crate::peers::server::Kind;
 
-/// A lock that a library offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The name on the command line.
     pub name: &'static str,
-    /// The name in the tables.
     pub title: &'static str,
     pub server: Kind,
     /// The language of the library; a dash if there is no library.

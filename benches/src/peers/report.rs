@@ -5,21 +5,20 @@ use crate::peers::job::{Answer, Job, Tenure};
 use crate::peers::list::Peer;
 use crate::peers::meter::Spent;
 use crate::placement::cpus;
-use crate::plot::{Bar, Bars};
+use crate::plot::draw_bars;
 use crate::results::whole;
 use crate::table::table;
 use std::iter;
 
-/// The number of clients of the job that is plotted.
 const PLOTTED: usize = 50;
+/// How long before the counted time the first client must begin, in microseconds.
+const WARM: i64 = 1_000_000;
 
-/// The results of a run, in the order in which the jobs ran.
 #[derive(Debug, Default)]
 pub struct Report {
     pub entries: Vec<Entry>,
 }
 
-/// The result of a job.
 #[derive(Debug)]
 pub struct Entry {
     pub peer: &'static Peer,
@@ -32,16 +31,13 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Measured {
     pub version: String,
-    /// Name and version of the server.
     pub server: String,
     pub notes: String,
-    /// How often a second the lock was acquired and released.
     pub a_second: f64,
     /// Grants a second that went to a different client than the previous grant.
     pub handoffs_a_second: f64,
     /// Grants with which more clients held the lock than its limit allows.
     pub excessive: usize,
-    /// How often the library gave up waiting.
     pub gave_up: u64,
     /// The smallest number of acquisitions by one client, and the largest.
     pub fewest: usize,
@@ -50,7 +46,6 @@ pub struct Measured {
     pub waits: Waits,
     /// How long acquisitions of writers took, in [`Job::Readers`].
     pub writers: Waits,
-    /// Acquisitions of writers a second.
     pub writes_a_second: f64,
     /// The server's CPU time for an acquisition and its release, in microseconds.
     pub server_cpu_us: f64,
@@ -79,38 +74,38 @@ impl Waits {
 
 impl Measured {
     /// Combines the peer program's answer and the measurements of the server.
-    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Self {
+    pub fn new(job: Job, seconds: u64, answer: Answer, server: &str, spent: Spent) -> Result<Self, String> {
         let all = answer.tenures();
-        let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        let counts = |tenure: &Tenure| (0..end).contains(&tenure.granted);
-        let (mut grants, mut handoffs) = (vec![0; answer.tenures_us.len()], 0);
-        for (place, tenure) in all.iter().enumerate().filter(|(_, tenure)| counts(tenure)) {
-            grants[tenure.client] += 1;
-            let is_handoff = place == 0 || all[place - 1].client != tenure.client;
-            handoffs += usize::from(is_handoff && job == Job::Contended);
+        if all.first().is_some_and(|tenure| tenure.asked > -WARM) {
+            return Err("the clients had no time to warm up".to_owned());
         }
+        let end = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let counted: Vec<&Tenure> = all.iter().filter(|tenure| (0..end).contains(&tenure.granted)).collect();
+        let mut grants = vec![0; answer.tenures_us.len()];
+        counted.iter().for_each(|tenure| grants[tenure.client] += 1);
+        let handoffs = counted.windows(2).filter(|pair| pair[0].client != pair[1].client).count();
         let (writes, others): (Vec<&Tenure>, Vec<&Tenure>) =
-            all.iter().filter(|tenure| counts(tenure)).partition(|tenure| job.is_writer(tenure.client));
+            counted.iter().partition(|tenure| job.is_writer(tenure.client));
         let waits = |of: &[&Tenure]| Waits::of(of.iter().map(|tenure| tenure.granted - tenure.asked));
-        let operations = grants.iter().sum::<usize>();
-        let each = 1.0 / operations.max(1) as f64;
-        Self {
+        let a_second = |count: usize| count as f64 / seconds as f64;
+        let each = 1.0 / counted.len().max(1) as f64;
+        Ok(Self {
             version: answer.version,
             server: server.to_owned(),
             notes: answer.notes,
-            a_second: operations as f64 / seconds as f64,
-            handoffs_a_second: handoffs as f64 / seconds as f64,
+            a_second: a_second(counted.len()),
+            handoffs_a_second: a_second(handoffs),
             excessive: if job == Job::Uncontended { 0 } else { excessive(job, &all) },
             gave_up: answer.gave_up,
             fewest: grants.iter().copied().min().unwrap_or(0),
             most: grants.iter().copied().max().unwrap_or(0),
             waits: waits(&others),
             writers: waits(&writes),
-            writes_a_second: writes.len() as f64 / seconds as f64,
+            writes_a_second: a_second(writes.len()),
             server_cpu_us: spent.cpu * 1e6 * each,
             commands: spent.commands * each,
-            others: (spent.others / seconds as f64 / cpus() as f64).min(1.0),
-        }
+            others: (spent.others / seconds as f64 / cpus() as f64).clamp(0.0, 1.0),
+        })
     }
 
     /// The most acquisitions by one client, divided by the fewest.
@@ -157,17 +152,11 @@ fn excessive(job: Job, tenures: &[Tenure]) -> usize {
 impl Report {
     /// The tables of docs/peers.md, and a list of the jobs in which a lock failed or gave up.
     pub fn tables(&self, seconds: u64) -> String {
-        let mut others: Vec<f64> = self
-            .entries
-            .iter()
-            .filter_map(|entry| Some(100.0 * entry.result.as_ref().ok()?.others))
-            .collect();
-        others.sort_by(f64::total_cmp);
-        let [median, most] =
-            [others.len() / 2, others.len().max(1) - 1].map(|place| others.get(place).unwrap_or(&0.0));
+        let measured = self.entries.iter().filter_map(|entry| entry.result.as_ref().ok());
+        let others = 100.0 * measured.map(|measured| measured.others).fold(0.0, f64::max);
         let mut text = format!(
-            "Conditions of this run: {}; {seconds} s a job. Other programs used {median:.0} % of the CPU time in the \
-             median job, and at most {most:.0} %.\n",
+            "Conditions of this run: {}; {seconds} s a job. Other programs used at most {others:.0} % of the CPU time of a \
+             job.\n",
             circumstances()
         );
         for (title, columns) in TABLES {
@@ -195,7 +184,6 @@ impl Report {
         self.entries.iter().filter(move |entry| entry.job == job && entry.clients == clients)
     }
 
-    /// A table with a row for each lock.
     fn table(&self, columns: &[&Column]) -> String {
         let mut peers: Vec<&Peer> = Vec::new();
         for entry in columns.iter().flat_map(|(_, job, clients, _)| self.of(*job, *clients)) {
@@ -232,24 +220,18 @@ impl Report {
 
     /// A plot of the hand-offs in a contended job: grants to a different client than the previous grant.
     pub fn plot(&self) -> String {
-        let bar = |entry: &Entry| {
-            let number = entry.result.as_ref().ok()?.handoffs_a_second;
+        let bars = self.of(Job::Contended, PLOTTED).filter_map(|entry| {
             let Peer { name, title, .. } = entry.peer;
-            let is_ours = name.starts_with("lockward");
-            Some(Bar { name: (*title).to_owned(), number, text: whole(number), is_ours })
-        };
+            Some((*title, entry.result.as_ref().ok()?.handoffs_a_second, name.starts_with("lockward")))
+        });
         let title = format!("Grants to another client a second, when {PLOTTED} clients want one lock");
-        let hint =
-            "More is better. A grant to the client that had the lock before does not count.".to_owned();
-        let bars = self.of(Job::Contended, PLOTTED).filter_map(bar).collect();
-        Bars { title, hint, bars }.draw(&circumstances())
+        draw_bars(&title, &bars.collect::<Vec<_>>(), &circumstances())
     }
 }
 
 /// A column of a table: its head, the job and the number of clients, and the text for a result.
 type Column = (&'static str, Job, usize, fn(&Measured) -> String);
 
-/// The titles and columns of the tables.
 const TABLES: [(&str, &[Column]); 4] = [
     (
         "Uncontended",
@@ -322,7 +304,6 @@ mod tests {
         let answer = |second: i64| Answer {
             version: String::new(),
             notes: String::new(),
-            began_unix_ms: 0.0,
             tenures_us: vec![vec![0, 10, 20, 21, 40, 50], vec![0, second, 35]],
             gave_up: 0,
         };

@@ -4,7 +4,6 @@ use crate::peers::job::{last_lines, run};
 use crate::server::Loaded;
 use lockward_tests::{Client, Directory, ProcessGroup, free_port, repository, server_program};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,8 +12,6 @@ use std::time::{Duration, Instant};
 
 /// The limit for the start of a server, including the download of its packages.
 const START: Duration = Duration::from_secs(180);
-/// The limit for an answer of a server.
-const ANSWER: Duration = Duration::from_secs(5);
 /// PostgreSQL accepts connections shortly before it serves them.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -23,7 +20,6 @@ const BESIDE: [&str; 8] = ["client", "command", "config", "hello", "info", "ping
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Redis or Valkey.
     Redis {
         /// The name of a server of scripts/servers. `None` is the server of LOCKWARD_SERVER.
         server: Option<&'static str>,
@@ -67,15 +63,11 @@ pub struct Server {
     _dir: Directory,
     pub kind: Kind,
     pub port: u16,
-    /// The name and version of the server.
     pub version: String,
 }
 
 impl Server {
     /// Starts a server, and waits until it accepts connections.
-    ///
-    /// # Errors
-    /// If the server does not start: the end of its log.
     pub fn start(kind: Kind) -> Result<Self, String> {
         let dir = Directory::new();
         let port = free_port();
@@ -87,7 +79,7 @@ impl Server {
         let process = ProcessGroup::start(&mut command);
         let mut process = process.map_err(|error| format!("the server does not run: {error}"))?;
         let deadline = Instant::now() + START;
-        while connect(port).is_err() {
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if process.ended().is_some() || Instant::now() > deadline {
                 return Err(format!("the server does not start: {}", last_lines(&log)));
             }
@@ -102,51 +94,20 @@ impl Server {
         Ok(Self { process, _dir: dir, kind, port, version })
     }
 
-    /// The process id. All other processes of the server are descendants of this process.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 }
 
-/// How many commands a server has received since its start, also from scripts. For etcd, this is the number of messages,
-/// and for ZooKeeper the number of packets. 0 if the server does not count commands.
+/// How many commands a server has received since its start, also from scripts. 0 if the server is no Redis.
 pub fn commands(kind: Kind, port: u16) -> f64 {
-    let number = |text: &str| text.trim().parse::<f64>().unwrap_or(0.0);
-    match kind {
-        Kind::Redis { .. } => {
-            let stats = exchange(port, b"INFO commandstats\r\nQUIT\r\n").unwrap_or_default();
-            let counts = stats.lines().filter_map(|line| {
-                let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                let is_counted = !BESIDE.contains(&name.split('|').next()?);
-                is_counted.then(|| number(numbers.split(',').next().unwrap_or_default()))
-            });
-            counts.sum()
-        }
-        Kind::Other("etcd") => {
-            let metrics = exchange(port, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap_or_default();
-            let received = metrics.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
-            received.filter_map(|line| Some(number(line.rsplit_once(' ')?.1))).sum()
-        }
-        Kind::Other("zookeeper") => {
-            let status = exchange(port, b"srvr").unwrap_or_default();
-            status.lines().find_map(|line| line.strip_prefix("Received: ")).map_or(0.0, number)
-        }
-        Kind::Other(_) => 0.0,
-    }
-}
-
-/// A connection to a server on this machine.
-fn connect(port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    Ok(stream)
-}
-
-/// The server's answer to a request. The server must close the connection after its answer.
-fn exchange(port: u16, request: &[u8]) -> io::Result<String> {
-    let mut stream = connect(port)?;
-    stream.write_all(request)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let Kind::Redis { .. } = kind else { return 0.0 };
+    let stats = Client::connect(port).map(|mut client| client.call("INFO commandstats").text());
+    let stats = stats.unwrap_or_default();
+    let counts = stats.lines().filter_map(|line| {
+        let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_counted = !BESIDE.contains(&name.split('|').next()?);
+        is_counted.then(|| numbers.split(',').next()?.parse::<f64>().ok())?
+    });
+    counts.sum()
 }

@@ -7,12 +7,10 @@ use lockward_tests::{Client, Reply};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(70);
 /// The pause between two tries of a client that polls, in milliseconds: redsync's default.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 50..=250;
 
-/// The commands with which a client acquires and releases a lock.
 #[derive(Clone, Copy, Debug)]
 pub enum Commands {
     /// LOCK.ACQUIRE and LOCK.RELEASE as README.md advises: with a wait limit, HOLDS and TOKEN.
@@ -24,7 +22,6 @@ pub enum Commands {
 }
 
 impl Commands {
-    /// The version that the table shows.
     pub const fn version(self) -> &'static str {
         match self {
             Self::Lockward => env!("CARGO_PKG_VERSION"),
@@ -32,7 +29,6 @@ impl Commands {
         }
     }
 
-    /// How the commands are used.
     pub const fn notes(self) -> &'static str {
         match self {
             Self::Lockward => "a connection for each client; lease 30 s, not renewed",
@@ -42,7 +38,6 @@ impl Commands {
         }
     }
 
-    /// Runs the job with a connection for each client. Returns three numbers for each tenure of each client.
     pub fn run_clients(self, port: u16, job_run: JobRun, clients: usize) -> Vec<Vec<i64>> {
         let connections: Vec<Client> =
             (0..clients).map(|_| Client::connect(port).expect("a connection")).collect();
@@ -92,7 +87,6 @@ impl Commands {
         tenures
     }
 
-    /// The request of a client that acquires the lock.
     fn acquire(self, key: &str, owner: &str, job: Job, client: usize) -> Vec<u8> {
         match self {
             Self::Lockward => {

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::Instant;
 use tokio::task;
 
-/// How the library is used.
 pub const NOTES: &str = "one Client; lease 30 s, renewed";
 
 /// Runs the job with this number of clients. Returns three numbers for each tenure of each client.

@@ -7,37 +7,30 @@ mod commands;
 mod job_run;
 mod library;
 
-use clap::Parser;
+use clap::ValueEnum;
 use commands::Commands;
 use job_run::JobRun;
 use lockward_bench::peers::job::{Answer, Job};
+use std::env;
 use tokio::runtime::Runtime;
 
-#[derive(Debug, Parser)]
-struct Arguments {
-    peer: String,
-    job: Job,
-    /// Where the server listens, as 127.0.0.1:PORT.
-    address: String,
-    #[arg(long)]
-    clients: usize,
-    #[arg(long)]
-    seconds: u64,
-}
-
 fn main() {
-    let Arguments { peer, job, address, clients, seconds } = Arguments::parse();
-    let commands = match &*peer {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [peer, job, address, numbers @ ..] = &arguments[..] else { panic!("see benches/peers/README.md") };
+    let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().expect("a number")).collect();
+    let &[clients, begin, seconds] = &numbers[..] else { panic!("see benches/peers/README.md") };
+    let (job, clients) = (Job::from_str(job, false).expect("a job"), clients as usize);
+    let commands = match &**peer {
         "lockward-rust" => None,
         "set-delex" => Some(Commands::Delex),
         "set-delifeq" => Some(Commands::Delifeq),
         _ => Some(Commands::Lockward),
     };
-    let job_run = JobRun::new(job, seconds);
+    let job_run = JobRun::new(job, begin, seconds);
     let (version, notes, tenures_us) = match commands {
         None => {
             let runtime = Runtime::new().expect("a runtime");
-            let tenures = runtime.block_on(library::run_clients(&address, job_run, clients));
+            let tenures = runtime.block_on(library::run_clients(address, job_run, clients));
             (env!("CARGO_PKG_VERSION"), library::NOTES, tenures)
         }
         Some(commands) => {
@@ -45,8 +38,6 @@ fn main() {
             (commands.version(), commands.notes(), commands.run_clients(port, job_run, clients))
         }
     };
-    let (version, notes) = (version.to_owned(), notes.to_owned());
-    let began_unix_ms = job_run.began_unix_ms;
-    let answer = Answer { version, notes, began_unix_ms, tenures_us, gave_up: 0 };
+    let answer = Answer { version: version.to_owned(), notes: notes.to_owned(), tenures_us, gave_up: 0 };
     println!("{}", serde_json::to_string(&answer).expect("plain numbers"));
 }

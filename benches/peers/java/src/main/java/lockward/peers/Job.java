@@ -8,7 +8,6 @@ enum Job {
     PERMITS,
     WEIGHTS;
 
-    /** The permits of a semaphore. */
     static final int SEMAPHORE = 10;
 
     private static final int WRITERS = 10;
@@ -17,7 +16,6 @@ enum Job {
         return this == READERS && client % WRITERS == 0;
     }
 
-    /** How many permits a client takes. */
     int permits(int client) {
         return this == WEIGHTS ? client % 3 + 1 : 1;
     }

@@ -10,24 +10,22 @@ import java.util.concurrent.TimeUnit;
 
 /** Clients of a peer that acquire and release for a while. Each client is a thread. */
 final class JobRun {
-    /** The length of the warm-up, in nanoseconds. During the warm-up the JIT compiler compiles the code. */
-    private static final long WARM_UP = 4_000_000_000L;
     /** How long, in nanoseconds, clients may still wait after the end of the job. Then they are interrupted. */
     private static final long LAST_GRANTS = 3_000_000_000L;
 
     private final Job job;
     /** When the measurement begins and ends, by {@link System#nanoTime}. */
-    private final long from = System.nanoTime() + WARM_UP;
+    private final long from;
     private final long to;
-    private final long beganUnixMs = System.currentTimeMillis() + WARM_UP / 1_000_000;
 
-    JobRun(Job job, long seconds) {
+    JobRun(Job job, long beginUnixMs, long seconds) {
         this.job = job;
+        from = System.nanoTime() + (beginUnixMs - System.currentTimeMillis()) * 1_000_000;
         to = from + seconds * 1_000_000_000L;
     }
 
-    /** Runs the job with {@code count} clients, and returns the answer as fields of a JSON object. */
-    String run(Peer peer, int count) throws Exception {
+    /** Runs the job with {@code count} clients, and returns their tenures. */
+    List<List<Long>> run(Peer peer, int count) throws Exception {
         // The process id makes the name unique: the server may still hold the locks of an earlier run.
         String name = "lock-" + ProcessHandle.current().pid();
         List<List<Long>> tenures = new ArrayList<>();
@@ -47,8 +45,7 @@ final class JobRun {
                 client.get();
             }
         }
-        // The text of a Java list of numbers is a JSON array.
-        return "\"began_unix_ms\":" + beganUnixMs + ",\"tenures_us\":" + tenures;
+        return tenures;
     }
 
     /** Acquires and releases until the end of the job. Adds three numbers for each tenure: see benches/peers/README.md. */

@@ -5,7 +5,7 @@ import java.io.InputStream;
 import java.util.Locale;
 import java.util.Properties;
 
-/** A peer program: PEER JOB ADDRESS --clients N --seconds S, see benches/peers/README.md. */
+/** A peer program: PEER JOB ADDRESS CLIENTS BEGIN SECONDS, see benches/peers/README.md. */
 public final class Main {
     private Main() {}
 
@@ -23,14 +23,17 @@ public final class Main {
     }
 
     private static void run(String[] arguments) throws Exception {
-        if (arguments.length != 7) {
-            throw new IllegalArgumentException("usage: PEER JOB ADDRESS --clients N --seconds S");
+        if (arguments.length != 6) {
+            throw new IllegalArgumentException("usage: PEER JOB ADDRESS CLIENTS BEGIN SECONDS");
         }
         Job job = Job.valueOf(arguments[1].toUpperCase(Locale.ROOT));
-        int clients = Integer.parseInt(arguments[4]);
+        int clients = Integer.parseInt(arguments[3]);
         Peer peer = connect(arguments[0], arguments[2], clients);
-        String answer = new JobRun(job, Long.parseLong(arguments[6])).run(peer, clients);
-        System.out.println("{\"version\":\"" + version(peer.library()) + "\",\"notes\":\"" + peer.notes() + "\"," + answer + "}");
+        JobRun jobRun = new JobRun(job, Long.parseLong(arguments[4]), Long.parseLong(arguments[5]));
+        // The text of a Java list of numbers is a JSON array.
+        System.out.printf(
+                "{\"version\":\"%s\",\"notes\":\"%s\",\"tenures_us\":%s}%n",
+                version(peer.library()), peer.notes(), jobRun.run(peer, clients));
     }
 
     private static Peer connect(String name, String address, int clients) throws Exception {
