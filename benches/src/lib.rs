@@ -35,6 +35,7 @@ pub mod placement;
 pub mod plot;
 pub mod pubsub;
 pub mod queues;
+pub mod replica;
 pub mod report;
 pub mod request;
 pub mod results;

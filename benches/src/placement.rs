@@ -22,12 +22,16 @@ pub enum Place {
     Together,
     /// On another CPU, if there is one.
     Apart,
+    /// On any CPU, as the scheduler decides, and without priority over other processes.
+    Anywhere,
 }
 
 /// The CPUs and the scheduling policy of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement {
     cpus: CpuSet,
+    /// Whether the process asks for priority over other processes. The system may refuse this priority.
+    first: bool,
     /// The scheduling policy of a process without priority.
     policy: libc::c_int,
 }
@@ -38,38 +42,43 @@ pub fn cpus() -> usize {
 
 /// Makes this process the client of servers at this place. Call this before you start the servers.
 pub fn be_client_of(place: Place) {
-    let Confinement { cpus, .. } = Place::Together.confinement();
-    Confinement { cpus, ..place.confinement() }.enter().expect("the CPU of the client");
+    let client = place.confinement();
+    let cpus = if place == Place::Apart { Place::Together.confinement().cpus } else { client.cpus };
+    Confinement { cpus, ..client }.enter().expect("the CPU of the client");
 }
 
 impl Place {
     /// The number of the first CPU of this place. The first call reads which CPUs are available.
     pub fn cpu(self) -> usize {
+        *self.cpus().first().expect("a CPU to run on")
+    }
+
+    fn cpus(self) -> &'static [usize] {
         let all = allowed();
         match self {
-            Self::Together => all[0],
-            Self::Apart => all[all.len() - 1],
+            Self::Together => &all[..1],
+            Self::Apart => &all[all.len() - 1..],
+            Self::Anywhere => all,
         }
     }
 
     pub(crate) fn confinement(self) -> Confinement {
         let policy = match self {
             Self::Together => libc::SCHED_BATCH,
-            Self::Apart => libc::SCHED_OTHER,
+            Self::Apart | Self::Anywhere => libc::SCHED_OTHER,
         };
         let mut cpus = CpuSet::new();
-        cpus.set(self.cpu());
-        Confinement { cpus, policy }
+        self.cpus().iter().for_each(|cpu| cpus.set(*cpu));
+        Confinement { cpus, first: self != Self::Anywhere, policy }
     }
 }
 
 impl Confinement {
-    /// Confines the calling process, and asks for priority over other processes. This function allocates nothing, so a
-    /// child process may call it after a fork.
+    /// Confines the calling process. This function allocates nothing, so a child process may call it after a fork.
     pub(crate) fn enter(&self) -> io::Result<()> {
         sched_setaffinity(None, &self.cpus)?;
-        let is_scheduled = schedule(0, libc::SCHED_RR, 1) || schedule(0, self.policy, 0);
-        if is_scheduled { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let first = || self.first && schedule(0, libc::SCHED_RR, 1);
+        if first() || schedule(0, self.policy, 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

@@ -6,7 +6,7 @@ use lockward_bench::placement::{Place, be_client_of};
 use lockward_bench::report::Report;
 use lockward_bench::results::Row;
 use lockward_bench::{
-    cluster, expiry, handoff, holders, locks, memory, pairs, pubsub, server, slots, stalls, waiters,
+    cluster, expiry, handoff, holders, locks, memory, pairs, pubsub, replica, server, slots, stalls, waiters,
 };
 use std::io;
 use std::path::PathBuf;
@@ -28,10 +28,11 @@ const COSTS: [Stage; 8] = [
 ];
 
 /// The stages of docs/scale.md.
-const CURVES: [Stage; 5] = [
+const CURVES: [Stage; 6] = [
     ("locks", "pairs, memory, snapshots and their loading, by the number of locks", locks::measure),
     ("waiters", "hand-offs and memory, by the number of waiters", waiters::measure),
     ("holders", "pairs and memory, by the number of holders of one semaphore", holders::measure),
+    ("replica", "replica lag, by the number of connections that acquire and release", replica::measure),
     ("cluster", "pairs in a cluster, by the number of nodes", cluster::measure),
     ("slots", "a slot that moves, by the number of its locks", slots::measure),
 ];
