@@ -106,7 +106,7 @@ export class Lock implements AsyncDisposable {
    */
   async downgrade(kind: KindOptions): Promise<void> {
     // Wait for all keys: a handle names the kind that each key has then.
-    await settleAll(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kind, kind) })));
+    await settleAll(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kinds[0] as Kind, kind) })));
   }
 
   /**
@@ -135,9 +135,9 @@ export class Lock implements AsyncDisposable {
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
     const base64 = (key: string | Buffer) => Buffer.from(key as string).toString("base64");
-    const partOf = ({ key, token, holds, lease, kind }: Tenure) => [base64(key), token, holds, lease, kind];
-    const [{ holdLeft }] = this.#tenures; // JSON has null for Infinity
-    return Buffer.from(JSON.stringify([this.owner, holdLeft, ...this.#tenures.map(partOf)])).toString("base64url");
+    const partOf = ({ key, token, lease, kinds }: Tenure) => [base64(key), token, lease, kinds];
+    const [{ holdLeft, plan }] = this.#tenures; // JSON has null for Infinity
+    return Buffer.from(JSON.stringify([this.owner, plan.renewal, holdLeft, ...this.#tenures.map(partOf)])).toString("base64url");
   }
 
   /**

@@ -145,12 +145,13 @@ export class Lockward {
    * string is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
-    const [owner, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
-    const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[3])); // the lease
+    const [owner, renewal, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
+    const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[2])); // the lease
     if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
-    const plan = planOf(this.#settings, [], { owner, holdLimit: holdLeft ?? UNLIMITED }, this.#settings.patience);
-    const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
-      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, holds, lease, kind }),
+    const options = { owner, renewal, holdLimit: holdLeft ?? UNLIMITED };
+    const plan = planOf(this.#settings, [], options, this.#settings.patience);
+    const tenures = parts.map(([key, token, lease, kinds]: [string, number, number, Kind[]]) =>
+      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, lease, kinds }),
     );
     const lock = new Lock(tenures as unknown as Tenures);
     try {

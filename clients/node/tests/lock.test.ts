@@ -858,6 +858,12 @@ describe("faults", () => {
     assert.equal(await server.ask(["EXISTS", "limited handle"]), 0);
   });
 
+  test("a lock without renewal is resumed without renewal", async () => {
+    const lock = await lockward.acquire("resumed once", { renewal: false, lease: 1_500 });
+    const resumed = await lockward.resume(lock.handle());
+    await eventually(() => resumed.signal.aborted);
+  });
+
   test("a handle names the kind that each key has after a refused downgrade", async () => {
     const port = await scripted(async ([name, key, ...command]) => {
       if (name === "LOCK.ACQUIRE") return "*3\r\n:7\r\n:1\r\n:60000";

@@ -195,11 +195,11 @@ impl Lock {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
-    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock is shared, has slots
-    /// or has a wait limit.
+    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock has several keys, is
+    /// shared, has slots or has a wait limit.
     pub async fn lead<F: Future>(self, mut work: impl FnMut(Arc<Guard>) -> F) -> Result<F::Output, Error> {
-        if self.kind != Kind::default() || self.wait < FAR_FUTURE {
-            return Err(Error::invalid("leadership is exclusive, and a candidate waits without limit"));
+        if self.keys.len() != 1 || self.kind != Kind::default() || self.wait < FAR_FUTURE {
+            return Err(Error::invalid("a leader holds one exclusive lock, and waits for it without limit"));
         }
         loop {
             let mut value = None;
@@ -363,16 +363,16 @@ impl<'a> Acquire<'a> {
         let lease = self.lock.limit_lease(whole);
         let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
         let tenure = Tenure::new(&self.lock.client);
-        let grants = grants.iter().map(|(token, ..)| Grant::new(*token, self.lock.kind));
+        let grants = grants.iter().map(|(token, ..)| Grant { token: *token, kinds: vec![self.lock.kind] });
         let keys = self.request.names.iter().cloned().zip(grants).collect();
         tenure.add(keys, lease_end(granted, since), lease, Some(since));
         let patience = self.lock.client.settings.patience;
         if let Some(name) = self.request.names.first().filter(|_| waits).cloned() {
             (self.request.replicas, self.request.patience) = (self.lock.replicas, patience);
-            let deadline = tenure.renew_key(&name, &mut self.request).await?;
+            let deadline = tenure.renew_key(&name, &mut self.request, None).await?;
             tenure.change(|state| state.deadline = deadline);
         } else if granted != lease {
-            tenure.renew(patience).await?;
+            tenure.renew(patience, false).await?;
         }
         let reached = self.request.confirmed_by;
         if let Some((wanted, _)) = self.lock.replicas

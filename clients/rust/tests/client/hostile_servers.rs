@@ -185,7 +185,8 @@ async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
     let failed = soon(lock.wait(Duration::from_millis(200)).acquire()).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
-    let handle = r#"[[[{"key":[107],"owner":[109,101]},7,{"limit":"Exclusive","weight":null}]],30000,null]"#;
+    let handle =
+        r#"[[[{"key":[107],"owner":[109,101]},7,[{"limit":"Exclusive","weight":null}]]],30000,null,true]"#;
     let failed = soon(client.resume(handle)).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
     assert!(soon(client.close()).await, "nothing was sent, so there is nothing to release");

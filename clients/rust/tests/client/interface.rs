@@ -233,10 +233,20 @@ async fn a_handle_has_the_rest_of_the_hold_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leadership_is_refused_for_shared_locks_slots_and_wait_limits() {
+async fn a_lock_without_renewal_is_resumed_without_renewal() {
     let server = Server::start();
     let client = client(&server).await;
-    for lock in [client.lock("k").shared(), client.lock("k").slots(2), client.lock("k").wait(LONG)] {
+    let guard = client.lock("k").lease(Duration::from_millis(1_500)).without_renewal().acquire().await;
+    let resumed = client.resume(&guard.expect("a guard").handle()).await.expect("a guard");
+    assert_eq!(soon(resumed.lost()).await, Loss::LeaseOver);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_refused_for_several_keys_shared_locks_slots_and_wait_limits() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = || client.lock("k");
+    for lock in [client.locks(["k", "l"]), lock().shared(), lock().slots(2), lock().wait(LONG)] {
         let refused = soon(lock.lead(async |_| ())).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
