@@ -116,13 +116,14 @@ export class Lockward {
   /**
    * Waits without limit until this candidate leads, and runs the routine with the term. When the leadership is lost, the
    * routine's signal aborts. After the routine has settled, the candidate waits again. If the routine settles while the
-   * candidate leads, `lead` settles like the routine. When `options.signal` aborts, the candidate leaves the queue. If the
+   * candidate leads, `lead` settles like `using`. When `options.signal` aborts, the candidate leaves the queue. If the
    * routine is running, the routine's signal also aborts.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     const { lease, signal, owner, replicas, ...others } = options;
     refuseOthers(others);
+    this.#settings.servers.fullKey(key); // throws if there are several keys
     // The program may change its objects while the candidate waits.
     const copy = { ...options, ...(replicas && { replicas: { ...replicas } }) };
     for (;;) {

@@ -266,6 +266,13 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "led"]), 0);
     });
 
+    test("leadership of several keys is refused", async () => {
+      await assert.rejects(
+        lockward.lead(["one", "two"] as never, () => {}),
+        TypeError,
+      );
+    });
+
     test("another client resumes a lock", async () => {
       const lock = await lockward.acquire("handed", { slots: 4, weight: 2, lease: 60_000 });
       const handle = lock.handle();
