@@ -140,3 +140,11 @@ impl OwnedKey {
 pub(crate) fn read<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| Error::Reply(error.to_string()))
 }
+
+/// Converts the reply to a request of one key.
+///
+/// # Errors
+/// The errors of [`read`].
+pub(crate) fn read_one<T: redis::FromRedisValue>(mut replies: Vec<Value>) -> Result<T, Error> {
+    read(replies.pop().unwrap_or(Value::Nil))
+}

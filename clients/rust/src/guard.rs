@@ -1,6 +1,6 @@
 //! A lock that is held.
 
-use crate::commands::{Grants, Limit, read};
+use crate::commands::{Grants, Limit, read_one};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
@@ -92,7 +92,9 @@ impl Guard {
     /// lease is over by this process's clock, even if no server answers. It resolves earlier when the server refuses a
     /// renewal because the owner does not hold the lock. So if a client deletes the lock, the future resolves within a
     /// third of the lease. The future borrows nothing from the guard, so the program may move the future to another
-    /// task. Await the future in a tokio runtime.
+    /// task. Await the future in a tokio runtime. If a task blocks a thread of this runtime, the timers of all other tasks
+    /// may stop, and this future is late. So use `spawn_blocking` or `block_in_place` for work that blocks.
+    /// [`is_held`](Self::is_held) returns false in time even then.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -176,14 +178,14 @@ impl Guard {
         let Settings { patience, response_limit, .. } = client.settings;
         let mut request = Request::new(client, vec![Arc::clone(name)], from_now(patience));
         request.runs_once = true;
-        let next = |_| self.tenure.check().map(|()| (cmd.clone(), response_limit));
+        let next = |_| self.tenure.check().map(|()| (vec![cmd.clone()], response_limit));
         let mut guarded = request.ask(next).await;
         if matches!(&guarded, Err(error) if error.code() == Some("FENCED")) {
             // A server in quarantine may have forgotten the tenure. A renewal restores it.
             self.renew().await?;
             guarded = request.ask(next).await;
         }
-        read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
+        read_one(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
     /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume)
@@ -222,7 +224,7 @@ impl Guard {
             let mut request = Request::new(client, vec![Arc::clone(name)], end);
             request.is_release = true;
             let released = match request.repeat(&name.release(grant.token)).await {
-                Ok(reply) => read(reply).map(|_holds: u64| ()),
+                Ok(replies) => read_one(replies).map(|_holds: u64| ()),
                 // The reply to an earlier attempt was lost, but the earlier attempt has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),

@@ -5,7 +5,7 @@
 //! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 
-use crate::commands::{Grant, Grants, Kind, OwnedKey, read};
+use crate::commands::{Grant, Grants, Kind, OwnedKey, read_one};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
@@ -197,7 +197,7 @@ impl Tenure {
         let keys = self.state().keys;
         let renewals = keys.iter().map(async |(name, grant)| {
             let mut request = Request::new(&self.client, vec![Arc::clone(name)], from_now(patience));
-            self.renew_key(name, &mut request, is_downgrade.then(|| grant.kind())).await
+            self.renew_key(&mut request, is_downgrade.then(|| grant.kind())).await
         });
         let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
         self.check()?;
@@ -220,10 +220,10 @@ impl Tenure {
     /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
     pub(crate) async fn renew_key(
         &self,
-        name: &Arc<OwnedKey>,
         request: &mut Request,
         downgrade: Option<Kind>,
     ) -> Result<Instant, Error> {
+        let Some(name) = &request.names.first().cloned() else { return Ok(self.state.borrow().deadline) };
         request.deadline = request.deadline.min(self.state.borrow().deadline);
         let response_limit = self.client.settings.response_limit;
         let (mut deadline, mut kind) = (Instant::now(), Kind::default());
@@ -241,9 +241,9 @@ impl Tenure {
                 // set the new lease even if its reply is lost.
                 self.change(|state| state.deadline = state.deadline.min(deadline));
                 let limit = Duration::from_millis((lease / 6).saturating_add(1)).min(response_limit);
-                Ok((name.renew(grant.token, lease, kind), limit))
+                Ok((vec![name.renew(grant.token, lease, kind)], limit))
             });
-            let Err(error) = renewed.await.and_then(read::<u64>) else { break };
+            let Err(error) = renewed.await.and_then(read_one::<u64>) else { break };
             let is_wrong_kind = matches!(error.code(), Some("LIMIT" | "ERR"));
             let mut names_another_kind = false;
             if is_wrong_kind || downgrade.is_some() && error.code().is_some() {

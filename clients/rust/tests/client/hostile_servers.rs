@@ -287,15 +287,15 @@ async fn the_first_ask_after_another_redirection_is_followed_without_a_pause() {
     });
     *ports.lock().expect("no panic") = nodes.iter().map(Listener::port).collect();
     let address = format!("redis+cluster://127.0.0.1:{}", nodes[0].port());
-    // The least of several times, because the machine may be busy. A pause takes at least 50 ms.
+    // One of many calls must take less time than a pause, which takes at least 50 ms. The machine may be busy.
     let mut times = Vec::new();
-    for _ in 0..5 {
+    while times.iter().min() >= Some(&Duration::from_millis(45)) || times.is_empty() {
+        assert!(times.len() < 50, "{times:?}");
         let client = client_with(&address, Settings::default());
         let begun = Instant::now();
         drop(client.lock("k").try_acquire().await.expect("a guard"));
         times.push(begun.elapsed());
     }
-    assert!(times.iter().min() < Some(&Duration::from_millis(45)), "{times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
