@@ -106,7 +106,7 @@ export class Lock implements AsyncDisposable {
    */
   async downgrade(kind: KindOptions): Promise<void> {
     // Wait for all keys: a handle names the kind that each key has then.
-    await settleAll(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kind, kind) })));
+    await settleAll(this.#tenures.map((each) => each.renew({ kind: downgraded(each.kinds[0] as Kind, kind) })));
   }
 
   /**
@@ -126,18 +126,19 @@ export class Lock implements AsyncDisposable {
   }
 
   /**
-   * Returns a string. Another process passes this string to `resume` to continue this lock. The string contains how much is left
-   * of the hold limit; the other process counts this time from the call of `resume`. This process does not renew the lock any
-   * more, and does not report a loss. If no process resumes the lock, the lock ends with its lease.
+   * Returns a string. Another process passes this string to `resume` to continue this lock. The string contains whether the client
+   * renews the lock, and how much is left of the hold limit; the other process counts this time from the call of `resume`. This
+   * process does not renew the lock any more, and does not report a loss. If no process resumes the lock, the lock ends with its lease.
    */
   handle(): string {
     for (const each of this.#tenures) each.checkHeld();
     this.#releasing = Promise.resolve();
     for (const each of this.#tenures) each.abandon();
     const base64 = (key: string | Buffer) => Buffer.from(key as string).toString("base64");
-    const partOf = ({ key, token, holds, lease, kind }: Tenure) => [base64(key), token, holds, lease, kind];
-    const [{ holdLeft }] = this.#tenures; // JSON has null for Infinity
-    return Buffer.from(JSON.stringify([this.owner, holdLeft, ...this.#tenures.map(partOf)])).toString("base64url");
+    const partOf = ({ key, token, lease, kinds }: Tenure) => [base64(key), token, lease, kinds];
+    const [{ owner, plan, holdLeft }] = this.#tenures; // JSON has null for Infinity
+    const parts = [owner, plan.renewal, holdLeft, ...this.#tenures.map(partOf)];
+    return Buffer.from(JSON.stringify(parts)).toString("base64url");
   }
 
   /**

@@ -116,13 +116,14 @@ export class Lockward {
   /**
    * Waits without limit until this candidate leads, and runs the routine with the term. When the leadership is lost, the
    * routine's signal aborts. After the routine has settled, the candidate waits again. If the routine settles while the
-   * candidate leads, `lead` settles like the routine. When `options.signal` aborts, the candidate leaves the queue. If the
+   * candidate leads, `lead` settles like `using`. When `options.signal` aborts, the candidate leaves the queue. If the
    * routine is running, the routine's signal also aborts.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
     const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     const { lease, signal, owner, replicas, ...others } = options;
     refuseOthers(others);
+    this.#settings.servers.fullKey(key); // throws if there are several keys
     // The program may change its objects while the candidate waits.
     const copy = { ...options, ...(replicas && { replicas: { ...replicas } }) };
     for (;;) {
@@ -145,12 +146,13 @@ export class Lockward {
    * string is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
-    const [owner, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
-    const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[3])); // the lease
+    const [owner, renewal, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
+    const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[2])); // the lease
     if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
-    const plan = planOf(this.#settings, [], { owner, holdLimit: holdLeft ?? UNLIMITED }, this.#settings.patience);
-    const tenures = parts.map(([key, token, holds, lease, kind]: [string, number, number, number, Kind]) =>
-      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, holds, lease, kind }),
+    const options = { owner, renewal, holdLimit: holdLeft ?? UNLIMITED };
+    const plan = planOf(this.#settings, [], options, this.#settings.patience);
+    const tenures = parts.map(([key, token, lease, kinds]: [string, number, number, Kind[]]) =>
+      Object.assign(new Tenure(plan, owner, keyOf(Buffer.from(key, "base64"))), { token, lease, kinds }),
     );
     const lock = new Lock(tenures as unknown as Tenures);
     try {

@@ -29,6 +29,8 @@ export const isDenial = (error: unknown): error is LockRefusedError =>
 /** When a lease ends. A thousandth and a millisecond are subtracted, because the server's clock may be faster. */
 const leaseEnd = (sent: number, lease: number): number => sent + lease - lease / 1_000 - 1;
 
+const isSame = (one: Kind, other: Kind | undefined): boolean => `${one}` === `${other}`;
+
 /** The tenures of a lock or of a request, one for each key. */
 export type Tenures = readonly [Tenure, ...Tenure[]];
 
@@ -36,11 +38,14 @@ export class Tenure {
   readonly plan: Plan;
   readonly owner: string;
   readonly key: Key;
-  kind: Kind;
+  /**
+   * The kinds that the server may have. After downgrades whose replies were lost there are several kinds. The next renewal names
+   * the first kind.
+   */
+  kinds: Kind[];
   /** The lease in milliseconds. 0 until the server has chosen the lease. */
   lease: number;
   token = 0;
-  holds = 1;
   /** Whether the server may have a grant or a place in the queue that must be given up. */
   mayBeGranted = false;
   /** The replies to a cancelled request that arrive within the response limit. */
@@ -66,14 +71,14 @@ export class Tenure {
   #latestEnd = 0;
   /** When the client last sent a renewal that shortens the lease. Replies to earlier renewals do not set the deadline. */
   #shortenedAt = 0;
-  /** The lease and the kind that the server has accepted last. */
-  #accepted: { lease: number; kind: Kind } | undefined;
+  /** The lease that the server has accepted last. */
+  #acceptedLease = 0;
 
   constructor(plan: Plan, owner: string, key: Key) {
     this.plan = plan;
     this.owner = owner;
     this.key = key;
-    this.kind = plan.kind;
+    this.kinds = [plan.kind];
     this.lease = Math.min(plan.lease, plan.holdLimit);
   }
 
@@ -89,7 +94,7 @@ export class Tenure {
   /** Called when the server has granted the lock. The lease starts at `sent`. Returns false if the lease is already over. */
   begin(sent: number): boolean {
     this.begun = sent;
-    this.#accepted = { lease: this.lease, kind: this.kind };
+    this.#acceptedLease = this.lease;
     this.deadline = leaseEnd(sent, this.lease);
     if (!this.isHeld) return false;
     this.plan.settings.servers.schedule.add(this);
@@ -104,7 +109,7 @@ export class Tenure {
     // A lease that the server has chosen may be longer than the hold limit. A renewal shortens it.
     const isTooLong = this.deadline > this.#holdEnd;
     this.deadline = Math.min(this.deadline, this.#holdEnd);
-    if (isTooLong) this.#renew(this.deadline).catch(() => {});
+    if (isTooLong) this.#renew(this.deadline, false).catch(() => {});
     this.plan.settings.servers.schedule.arm(this);
   }
 
@@ -117,7 +122,7 @@ export class Tenure {
 
   acquireCommand(lease: number, ...block: (string | number)[]): Command {
     const named = lease > 0 ? ["PX", lease] : [];
-    return ["LOCK.ACQUIRE", this.key, this.owner, ...named, ...block, "HOLDS", 1, ...this.kind];
+    return ["LOCK.ACQUIRE", this.key, this.owner, ...named, ...block, "HOLDS", 1, ...this.plan.kind];
   }
 
   /** Returns whether the server has granted or renewed the lock. */
@@ -131,19 +136,19 @@ export class Tenure {
   }
 
   /** The renewal command. A server in quarantine that has forgotten the tenure restores it. */
-  renewCommand(lease: number, kind = this.kind): Command {
-    return ["LOCK.RENEW", this.key, this.owner, "PX", lease, "TOKEN", this.token, "HOLDS", this.holds, ...kind];
+  renewCommand(lease: number, kind = this.plan.kind): Command {
+    return ["LOCK.RENEW", this.key, this.owner, "PX", lease, "TOKEN", this.token, "HOLDS", 1, ...kind];
   }
 
   /**
-   * Renews the lock, and sets its lease and kind from now on. Throws when the tenure is lost. If no server answers, the next
-   * renewal sets the lease and the kind.
+   * Renews the lock, and sets its lease from now on. With a kind, this is a downgrade to this kind. Throws when the tenure is
+   * lost. If no server answers, the next renewal sets the lease and the kind.
    */
-  async renew({ lease = this.lease, kind = this.kind } = {}): Promise<void> {
+  async renew({ lease = this.lease, kind }: { lease?: number | undefined; kind?: Kind } = {}): Promise<void> {
     this.checkHeld();
-    Object.assign(this, { lease, kind });
-    await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), kind);
-    this.kind = kind;
+    this.lease = lease;
+    if (kind !== undefined) this.kinds = [kind, ...this.kinds.filter((other) => !isSame(other, kind))];
+    await this.#renew(Math.min(this.deadline, now() + this.plan.settings.patience), true, kind);
   }
 
   /** Runs a command only while the server has this tenure. Does not repeat a command that the server may have carried out. */
@@ -225,7 +230,7 @@ export class Tenure {
   /** Renews the tenure: a server that was restarted may have forgotten it. */
   onBroken(): void {
     // An error needs no action here: `#renew` reports a loss, and sets the time of the next attempt.
-    if (this.#renewals === 0) this.#renew(this.deadline).catch(() => {});
+    if (this.#renewals === 0) this.#renew(this.deadline, false).catch(() => {});
   }
 
   /** When to renew the tenure. Infinity means never. */
@@ -240,15 +245,15 @@ export class Tenure {
   }
 
   /**
-   * Sends a renewal, and repeats it until a server answers. If no kind is given, the renewal runs in the background. If the
-   * program has switched renewal off, a renewal in the background does not extend the lease. It only restores a tenure that a
-   * server has forgotten.
+   * Sends a renewal, and repeats it until a server answers. The program wants the renewal, or the renewal runs in the background.
+   * If the program has switched renewal off, a renewal in the background does not extend the lease. It only restores a tenure
+   * that a server has forgotten.
    */
-  async #renew(until: number, wanted?: Kind): Promise<void> {
-    const setsLease = this.#isRenewed || wanted !== undefined;
-    let [lease, kind, end] = [0, this.kind, 0];
+  async #renew(until: number, isWanted: boolean, downgrade?: Kind): Promise<void> {
+    const setsLease = this.#isRenewed || isWanted;
+    let [lease, kind, end] = [0, this.plan.kind, 0];
     const commands = (sent: number) => {
-      kind = wanted ?? this.kind;
+      kind = downgrade ?? (this.kinds[0] as Kind);
       const left = (setsLease ? this.#holdEnd : this.deadline) - sent;
       lease = Math.max(1, Math.min(this.lease, Math.ceil(left)));
       // The server may set a shorter lease even if the reply is lost.
@@ -260,27 +265,42 @@ export class Tenure {
       return [this.renewCommand(lease, kind)];
     };
     const limit = Math.min(this.plan.settings.responseLimit, this.lease / 6 + 1);
-    const request = { commands, limit, until, mustBeHeld: true, isBackground: !wanted, progress: {} as Progress };
+    const request = { commands, limit, until, mustBeHeld: true, isBackground: !isWanted, progress: {} as Progress };
     this.#renewals += 1;
     try {
       const { sent, replies } = await this.plan.settings.servers.ask([this], request);
       if (replies[0] !== this.token) throw new LockRefusedError(`unexpected reply ${replies[0]}`, this.key);
       this.checkHeld(); // a late reply does not revive a tenure that has ended
-      this.#accepted = { lease: this.lease, kind };
+      this.#acceptedLease = this.lease;
+      if (isSame(kind, this.kinds[0])) this.kinds = [kind];
       if (setsLease && sent >= this.#shortenedAt) this.deadline = Math.max(this.deadline, Math.min(end, this.#holdEnd));
     } catch (error) {
       if (isDenial(error) && !this.#isReleased) throw this.#lose(error.reply);
-      // If the server refuses a downgrade with LIMIT or ERR, it has also refused the earlier requests for this downgrade.
-      // After another error, the server may have executed an earlier request whose reply was lost.
       const { code } = error as LockRefusedError;
-      const isRefused = code === "LIMIT" || code === "ERR" || (code && wanted && !request.progress.isReplyLost);
-      if (isRefused) Object.assign(this, this.#accepted);
+      // The server does not have the kind that this renewal has named.
+      const isWrongKind = code === "LIMIT" || code === "ERR";
+      if (isWrongKind || (code && isWanted)) this.lease = this.#acceptedLease;
+      if (isWrongKind || (code && downgrade !== undefined)) {
+        const hasOtherKind = this.#reject(kind, !isWrongKind && request.progress.isReplyLost);
+        if (hasOtherKind && downgrade === undefined) return await this.#renew(until, isWanted);
+      }
       this.#retryAt = now() + Math.min(1_000, this.lease / 6);
       throw error;
     } finally {
       this.#renewals -= 1;
       if (this.isHeld) this.plan.settings.servers.schedule.arm(this);
     }
+  }
+
+  /**
+   * Called when the server has refused a renewal with this kind. `mayHaveRun` says whether the server may have executed an
+   * earlier attempt of this downgrade. Returns whether the next renewal names another kind.
+   */
+  #reject(kind: Kind, mayHaveRun = false): boolean {
+    const others = this.kinds.filter((other) => !isSame(other, kind));
+    if (others.length === 0) return false;
+    this.kinds = mayHaveRun ? [...others, kind] : others;
+    return true;
   }
 
   #lose(reason = this.#isLastLease ? "its hold limit is over" : "its lease is over"): LockLostError {

@@ -266,6 +266,13 @@ for (const library of LIBRARIES) {
       assert.equal(await server.ask(["EXISTS", "led"]), 0);
     });
 
+    test("leadership of several keys is refused", async () => {
+      await assert.rejects(
+        lockward.lead(["one", "two"] as never, () => {}),
+        TypeError,
+      );
+    });
+
     test("another client resumes a lock", async () => {
       const lock = await lockward.acquire("handed", { slots: 4, weight: 2, lease: 60_000 });
       const handle = lock.handle();
@@ -856,6 +863,12 @@ describe("faults", () => {
     await eventually(() => resumed.signal.aborted);
     assert(performance.now() - begun < 2_200);
     assert.equal(await server.ask(["EXISTS", "limited handle"]), 0);
+  });
+
+  test("a lock without renewal is resumed without renewal", async () => {
+    const lock = await lockward.acquire("resumed once", { renewal: false, lease: 1_500 });
+    const resumed = await lockward.resume(lock.handle());
+    await eventually(() => resumed.signal.aborted);
   });
 
   test("a handle names the kind that each key has after a refused downgrade", async () => {

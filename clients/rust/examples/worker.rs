@@ -200,8 +200,8 @@ impl Worker {
         let watcher = tokio::spawn(async move {
             lost.await;
             print(&format!("event lost {shown}"));
-            // Blocks the thread, as a careless program would.
-            std::thread::sleep(slow);
+            // A program must not block a thread of the runtime itself: then the timers of all tasks may stop.
+            tokio::task::block_in_place(|| std::thread::sleep(slow));
         });
         self.watchers.lock().unwrap().insert(name.to_owned(), watcher);
         self.guards.lock().unwrap().insert(name.to_owned(), Arc::new(guard));

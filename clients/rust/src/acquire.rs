@@ -14,7 +14,7 @@ use crate::commands::{Grant, Kind, OwnedKey, read};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::request::Request;
+use crate::request::{Request, shown};
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
 use futures_util::future::join_all;
@@ -23,7 +23,6 @@ use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::SemaphorePermit;
 use tokio::time::{sleep, timeout};
 
 /// The lease of a grant that is not confirmed yet, in milliseconds. If the reply is lost, the server keeps the lock at
@@ -104,22 +103,30 @@ impl Lock {
         }
     }
 
-    /// Acquires all keys. The first attempt tries several keys at the same time. A later attempt acquires one key after
-    /// the other. When a granted key is lost, the attempt ends, and the client releases all other granted keys. If these
-    /// keys stayed held while the call waits again for the lost key, this call and another caller could deadlock.
+    /// Acquires all keys. An attempt that only tries the keys tries all at the same time. Another attempt acquires one
+    /// key after the other. When a granted key is lost, the attempt ends, and the client releases all other granted keys.
+    /// If these keys stayed held while the call waits again for the lost key, this call and another caller could
+    /// deadlock.
     async fn attempt(&self, owner: &[u8], is_first: bool, limit: Instant) -> Result<Guard, Error> {
         let mut guard = Guard::new(&self.client);
-        let tries_several = is_first && self.keys.len() > 1;
+        let only_tries = self.only_tries(is_first);
         // In a cluster, each key has a request of its own, because the keys may be on different nodes.
-        let together = if tries_several && !self.client.is_cluster() { self.keys.len() } else { 1 };
+        let together = if only_tries && !self.client.is_cluster() { self.keys.len() } else { 1 };
         let acquisitions = self.keys.chunks(together).map(async |keys| {
             let name = |key: &Vec<u8>| Arc::new(OwnedKey { key: key.clone(), owner: owner.to_vec() });
             let mut acquire = Acquire::new(self, keys.iter().map(name).collect(), limit, is_first);
-            guard.tenure.join(&acquire.acquire(self.only_tries(is_first)).await?);
+            match acquire.acquire(only_tries).await {
+                Ok(tenure) => guard.tenure.join(&tenure),
+                // A server has answered during the call, so the lock was busy until the wait limit.
+                Err(Error::Unreachable { key, .. }) if acquire.request.is_answered && acquire.is_late() => {
+                    return Err(Error::Busy { key });
+                }
+                Err(error) => return Err(error),
+            }
             Ok(())
         });
         let all = async {
-            if tries_several {
+            if only_tries {
                 // The attempt fails only after all tries have ended: a late *give up* of a try could end the next
                 // tenure of a named owner.
                 let errors = join_all(acquisitions).await.into_iter().filter_map(Result::err);
@@ -195,11 +202,11 @@ impl Lock {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
-    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock is shared, has slots
-    /// or has a wait limit.
+    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock has several keys, is
+    /// shared, has slots or has a wait limit.
     pub async fn lead<F: Future>(self, mut work: impl FnMut(Arc<Guard>) -> F) -> Result<F::Output, Error> {
-        if self.kind != Kind::default() || self.wait < FAR_FUTURE {
-            return Err(Error::invalid("leadership is exclusive, and a candidate waits without limit"));
+        if self.keys.len() != 1 || self.kind != Kind::default() || self.wait < FAR_FUTURE {
+            return Err(Error::invalid("a leader holds one exclusive lock, and waits for it without limit"));
         }
         loop {
             let mut value = None;
@@ -228,10 +235,7 @@ struct Acquire<'a> {
     limit: Instant,
     /// The lease to ask for, in milliseconds. `None` is the server's default.
     lease: Option<u64>,
-    /// If this request has a connection of its own, the call waits in the server's queue. If not, the call polls.
     request: Request,
-    /// The permit to wait in the server's queue on a connection of its own. `None` until the call gets this permit.
-    permit: Option<SemaphorePermit<'a>>,
     /// The keys for which the server keeps a queue position or a grant of this owner, as the last replies show.
     left: Vec<Arc<OwnedKey>>,
 }
@@ -239,76 +243,63 @@ struct Acquire<'a> {
 impl<'a> Acquire<'a> {
     /// The acquisition of these keys. `is_first` is true in the first attempt of the call.
     fn new(lock: &'a Lock, names: Vec<Arc<OwnedKey>>, limit: Instant, is_first: bool) -> Self {
-        let patience = lock.client.settings.patience;
+        let patience = lock.patience();
         let end = if lock.wait.is_zero() { from_now(patience) } else { limit + OVERTIME };
         let mut request = Request::new(&lock.client, names, end);
         request.patience = patience;
         // A further attempt happens only after a server has answered the first attempt.
         request.is_answered = !is_first;
         let lease = lock.lease.map(|lease| lock.limit_lease(millis(lease)));
-        Self { lock, limit, lease, request, permit: None, left: Vec::new() }
+        Self { lock, limit, lease, request, left: Vec::new() }
     }
 
     /// Sends ACQUIRE until the lock is granted or the wait is over. The first request does not wait, because a call
     /// needs no connection of its own to acquire a free lock. If the lock is held, the call waits slice by slice until
     /// the wait limit.
     async fn acquire(&mut self, only_tries: bool) -> Result<Tenure, Error> {
-        let (lock, names) = (self.lock, self.request.names.clone());
         // The client may still repeat an earlier release of a named owner. After the acquisition this release would end
         // the new tenure.
+        let (lock, names) = (self.lock, self.request.names.clone());
         let is_same = |other: &OwnedKey| names.iter().any(|name| **name == *other);
         if lock.owner.is_some() && !lock.client.releases_end(self.request.end(), is_same).await {
             return Err(self.request.unreachable("an earlier release of this owner has had no reply"));
         }
         // While this call polls, this future keeps the call's place among the callers that want a permit.
-        let mut permit = pin!(lock.client.wait_permits.acquire());
+        let mut turn = pin!(lock.client.wait_permits.acquire());
+        let (mut permit, mut waits) = (None, false);
         let (mut polls, mut early) = (0, 0);
         loop {
-            let waits = self.request.is_alone;
-            self.request.replicas = lock.replicas.filter(|_| !waits);
-            let (requested, is_last, replies) = match self.ask().await {
+            let (requested, is_last, replies) = match self.ask(waits).await {
                 // The call gets no connection of its own, for example because the server is full. So it polls.
                 Err(Error::Unreachable { .. }) if waits && !self.request.is_sent && !self.is_late() => {
-                    self.request.is_alone = false;
+                    waits = false;
                     continue;
-                }
-                // A server has answered during the call, so the lock was busy until the wait limit.
-                Err(Error::Unreachable { key, .. }) if self.request.is_answered && self.is_late() => {
-                    return Err(Error::Busy { key });
                 }
                 asked => asked?,
             };
-            let outcomes = || names.iter().zip(&replies);
-            let is_busy = |(_, reply): &(&Arc<OwnedKey>, &Value)| **reply == Value::Nil;
-            let busy = outcomes().find(is_busy).map(|(name, _)| name.shown());
-            let left = outcomes().filter(|outcome| !is_last || !is_busy(outcome));
+            let is_busy = |reply: &Value| *reply == Value::Nil;
+            let busy = replies.iter().position(is_busy);
+            let left = names.iter().zip(&replies).filter(|(_, reply)| !is_last || !is_busy(reply));
             self.left = left.map(|(name, _)| Arc::clone(name)).collect();
-            let is_over = only_tries || self.is_late() || (waits && is_last && busy.is_some());
             if busy.is_none() {
                 let granted = replies.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-                let since = if waits { Instant::now() } else { requested };
-                match self.hold(&granted, since).await {
+                match self.hold(&granted, waits, requested).await {
                     Err(Error::Lost { .. }) => {}
-                    Err(Error::Unreachable { .. }) if !only_tries => {}
                     held => return held,
                 }
             }
-            if is_over {
-                return Err(Error::Busy { key: busy.unwrap_or_else(|| self.request.shown(0)) });
+            if only_tries || self.is_late() || (waits && is_last && busy.is_some()) {
+                return Err(Error::Busy { key: shown(names.get(busy.unwrap_or_default())) });
             }
-            // From here on the call waits until its wait limit, even if no server answers or no connection is free.
-            self.request.patience = FAR_FUTURE;
-            self.request.deadline = self.limit + OVERTIME;
-            (self.request.replicas, self.request.permit) = (None, None);
             if !waits {
                 polls += 1;
                 let pause = pause_after(polls, 50, 1_000).min(until(self.limit));
-                if self.permit.is_some() {
+                if permit.is_some() {
                     sleep(pause).await;
                 } else {
-                    self.permit = timeout(pause, &mut permit).await.ok().and_then(Result::ok);
+                    permit = timeout(pause, &mut turn).await.ok().and_then(Result::ok);
                 }
-                self.request.is_alone = self.permit.is_some();
+                waits = permit.is_some();
             } else if requested.elapsed() < SHORTEST_WAIT {
                 // The server did not block, for example because a proxy runs the command in a script. Or the lease is
                 // shorter than a round trip. Without a pause the client would send requests without a break.
@@ -317,18 +308,22 @@ impl<'a> Acquire<'a> {
                 }
                 early += 1;
             }
+            // From here on the call waits until its wait limit, even if no server answers or no connection is free.
+            self.request.patience = FAR_FUTURE;
+            self.request.deadline = self.limit + OVERTIME;
         }
     }
 
     /// Asks for the keys, until there are replies. Returns when the last request was sent, whether it was the last
     /// slice of the wait, and the replies.
-    async fn ask(&mut self) -> Result<(Instant, bool, Vec<Value>), Error> {
-        let (waits, kind, limit) = (self.request.is_alone, self.lock.kind, self.limit);
-        let (names, lease) = (self.request.names.clone(), &mut self.lease);
+    async fn ask(&mut self, waits: bool) -> Result<(Instant, bool, Vec<Value>), Error> {
+        (self.request.waits, self.request.replicas) = (waits, self.replicas().filter(|_| !waits));
+        let (kind, limit, lease) = (self.lock.kind, self.limit, &mut self.lease);
+        let names = self.request.names.clone();
         let response_limit = self.lock.client.settings.response_limit;
         let (mut requested, mut is_last) = (Instant::now(), true);
         let all = |lease, wait| names.iter().map(|name| name.acquire(lease, wait, kind)).collect();
-        let asked = self.request.ask_all(|longest_lease| {
+        let asked = self.request.ask(|longest_lease| {
             requested = Instant::now();
             *lease = lease.map(|lease| lease.min(longest_lease));
             if !waits {
@@ -336,16 +331,14 @@ impl<'a> Acquire<'a> {
             }
             let left = until(limit);
             if left.is_zero() {
-                let key = names.first().map_or_else(String::new, |name| name.shown());
-                return Err(Error::Busy { key });
+                return Err(Error::Busy { key: shown(names.first()) });
             }
             is_last = left <= SLICE;
             // The last slice is rounded up, because `BLOCK 0` has no limit.
-            let millis = millis(left.min(SLICE)) + u64::from(is_last);
-            let short = lease.map(|lease| lease.min(SHORT_LEASE));
+            let block = millis(left.min(SLICE)) + u64::from(is_last);
             let keep = (!is_last).then_some(KEEP);
-            let cmds = all(short, Some((millis, keep)));
-            Ok((cmds, response_limit.saturating_add(Duration::from_millis(millis))))
+            let commands = all(lease.map(|lease| lease.min(SHORT_LEASE)), Some((block, keep)));
+            Ok((commands, response_limit.saturating_add(Duration::from_millis(block))))
         });
         let replies = asked.await?;
         Ok((requested, is_last, replies))
@@ -356,33 +349,44 @@ impl<'a> Acquire<'a> {
     ///
     /// # Errors
     /// [`Error::Lost`] if the grant has ended before this renewal.
-    async fn hold(&mut self, grants: &[(u64, u32, u64)], since: Instant) -> Result<Tenure, Error> {
-        let waits = self.request.is_alone;
+    async fn hold(
+        &mut self,
+        grants: &[(u64, u32, u64)],
+        waits: bool,
+        requested: Instant,
+    ) -> Result<Tenure, Error> {
         let shortest = grants.iter().map(|(_, _, lease)| *lease).min().unwrap_or_default();
         let whole = self.lease.unwrap_or(shortest);
         let lease = self.lock.limit_lease(whole);
-        let granted = if waits { whole.min(SHORT_LEASE) } else { whole };
         let tenure = Tenure::new(&self.lock.client);
-        let grants = grants.iter().map(|(token, ..)| Grant::new(*token, self.lock.kind));
+        let grants = grants.iter().map(|(token, ..)| Grant { token: *token, kinds: vec![self.lock.kind] });
         let keys = self.request.names.iter().cloned().zip(grants).collect();
-        tenure.add(keys, lease_end(granted, since), lease, Some(since));
-        let patience = self.lock.client.settings.patience;
-        if let Some(name) = self.request.names.first().filter(|_| waits).cloned() {
-            (self.request.replicas, self.request.patience) = (self.lock.replicas, patience);
-            let deadline = tenure.renew_key(&name, &mut self.request).await?;
+        let patience = self.lock.patience();
+        if waits {
+            let now = Instant::now();
+            tenure.add(keys, lease_end(whole.min(SHORT_LEASE), now), lease, Some(now));
+            (self.request.waits, self.request.replicas) = (false, self.replicas());
+            self.request.patience = patience;
+            let confirmed = tenure.renew_key(&mut self.request, None).await;
+            // The short lease may be over before any reply.
+            tenure.check()?;
+            let deadline = confirmed?;
             tenure.change(|state| state.deadline = deadline);
-        } else if granted != lease {
-            tenure.renew(patience).await?;
+        } else {
+            tenure.add(keys, lease_end(whole, requested), lease, Some(requested));
+            if whole != lease {
+                tenure.renew(patience, false).await?;
+            }
         }
-        let reached = self.request.confirmed_by;
-        if let Some((wanted, _)) = self.lock.replicas
-            && reached < wanted
-        {
-            return Err(Error::Unreplicated { key: self.request.shown(0), reached, wanted });
-        }
+        self.request.check_replicas()?;
         self.left.clear();
         self.request.may_have_run = false;
         Ok(tenure)
+    }
+
+    /// How many replicas must confirm a grant, and within which time.
+    fn replicas(&self) -> Option<(usize, Duration)> {
+        self.lock.replicas.map(|(count, within)| (count, within.min(until(self.limit))))
     }
 
     fn is_late(&self) -> bool {
@@ -405,7 +409,7 @@ impl Drop for Acquire<'_> {
             // connection.
             let mut beside = Request::new(&lock.client, Vec::new(), request.deadline);
             beside.release_in_background(&names, OwnedKey::give_up);
-        } else if request.is_alone {
+        } else if request.waits {
             // This line closes the connection, so the server notices that the waiter has left.
             request.connection = None;
         }

@@ -13,6 +13,9 @@ use crate::time::{FAR_FUTURE, from_now, lease_end};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The keys with their tokens and kinds, the lease, the rest of the hold limit, and whether the client renews the lock.
+type Handle = (Vec<(OwnedKey, u64, Vec<Kind>)>, u64, Option<u64>, bool);
+
 /// A client of one deployment: a server, the servers that Sentinels watch, or a cluster.
 ///
 /// Clones share their connections. Tasks of the tokio runtime in which the client was created renew the locks. When
@@ -84,28 +87,27 @@ impl Client {
     ///   again.
     pub async fn resume(&self, handle: &str) -> Result<Guard, Error> {
         let invalid = |error| Error::Invalid(format!("the handle is not valid: {error}"));
-        let (keys, lease, hold_left): (Vec<(OwnedKey, u64, Kind)>, u64, Option<u64>) =
-            serde_json::from_str(handle).map_err(invalid)?;
+        let (keys, lease, hold_left, is_renewed): Handle = serde_json::from_str(handle).map_err(invalid)?;
         if keys.is_empty() {
             return Err(Error::invalid("the handle is not valid: it has no key"));
         }
         let tenure = Tenure::new(&self.inner);
-        let keys =
-            keys.into_iter().map(|(name, token, kind)| (Arc::new(name), Grant::new(token, kind))).collect();
+        let grant = |(name, token, kinds)| (Arc::new(name), Grant { token, kinds });
+        let keys = keys.into_iter().map(grant).collect();
         let hold_limit = hold_left.map(Duration::from_millis);
         // The client does not know when the other process renewed the lease last. So until the first renewal the lease
         // counts from now on.
         let now = Instant::now();
         tenure.add(keys, lease_end(lease, now), lease, Some(now));
         tenure.change(|state| state.hold_end = hold_limit.map(from_now));
-        let renewed = tenure.renew(self.inner.settings.patience).await;
+        let renewed = tenure.renew(self.inner.settings.patience, false).await;
         let mut guard = Guard::new(&self.inner);
         if matches!(renewed, Ok(()) | Err(Error::Lost { .. })) {
             // If one key is lost, the drop of this guard releases the other keys.
             guard.tenure.join(&tenure);
         }
         renewed?;
-        guard.complete(hold_limit, true).map(|()| guard)
+        guard.complete(hold_limit, is_renewed).map(|()| guard)
     }
 
     /// Waits until the releases that are in progress in the background have ended, at most for the client's patience.

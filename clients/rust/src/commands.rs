@@ -14,18 +14,35 @@ pub(crate) struct OwnedKey {
 }
 
 /// What the server has granted for a key.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Grant {
     pub(crate) token: u64,
-    pub(crate) kind: Kind,
-    /// The kind of the last request that had a reply. It differs from `kind` after a downgrade without a reply. If the
-    /// server refuses a renewal with one of the two kinds, the next renewal names the other kind.
-    pub(crate) other_kind: Kind,
+    /// The kinds that the lock may have. There are several kinds after downgrades whose replies were lost. The next
+    /// renewal names the first kind.
+    pub(crate) kinds: Vec<Kind>,
 }
 
 impl Grant {
-    pub(crate) fn new(token: u64, kind: Kind) -> Self {
-        Self { token, kind, other_kind: kind }
+    pub(crate) fn kind(&self) -> Kind {
+        self.kinds.first().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn downgrade(&mut self, limit: Limit) {
+        let kind = self.kind().downgraded(limit);
+        self.kinds.retain(|other| *other != kind);
+        self.kinds.insert(0, kind);
+    }
+
+    /// Called when the server has refused a renewal with this kind. `may_have_run` says whether the server may have
+    /// carried out an earlier attempt. Returns whether the next renewal names another kind.
+    pub(crate) fn reject(&mut self, kind: Kind, may_have_run: bool) -> bool {
+        let (refused, mut others): (Vec<_>, Vec<_>) = self.kinds.iter().partition(|other| **other == kind);
+        if others.is_empty() {
+            return false;
+        }
+        others.extend(refused.into_iter().filter(|_| may_have_run));
+        self.kinds = others;
+        true
     }
 }
 
@@ -33,7 +50,7 @@ impl Grant {
 pub(crate) type Grants = BTreeMap<Arc<OwnedKey>, Grant>;
 
 /// The largest number of slots.
-pub(crate) const MAX_SLOTS: u32 = 1_000_000;
+const MAX_SLOTS: u32 = 1_000_000;
 
 /// How many holders a lock may have while a tenure lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +72,13 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// This kind with another limit. The server refuses `SHARED` with a weight, but a renewal in quarantine must name
+    /// the weight.
+    fn downgraded(self, limit: Limit) -> Self {
+        let is_weighted = limit == Limit::Shared && self.weight.is_some();
+        Self { limit: if is_weighted { Limit::Slots(MAX_SLOTS) } else { limit }, ..self }
+    }
+
     /// The arguments `SHARED`, `SLOTS` and `WEIGHT` of a command.
     fn args(self) -> impl ToRedisArgs {
         let shared = (self.limit == Limit::Shared).then_some("SHARED");
@@ -115,4 +139,12 @@ impl OwnedKey {
 /// [`Error::Reply`] when the reply has another type.
 pub(crate) fn read<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| Error::Reply(error.to_string()))
+}
+
+/// Converts the reply to a request of one key.
+///
+/// # Errors
+/// The errors of [`read`].
+pub(crate) fn read_one<T: redis::FromRedisValue>(mut replies: Vec<Value>) -> Result<T, Error> {
+    read(replies.pop().unwrap_or(Value::Nil))
 }

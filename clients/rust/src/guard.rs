@@ -1,6 +1,6 @@
 //! A lock that is held.
 
-use crate::commands::{Grant, Grants, Limit, MAX_SLOTS, read};
+use crate::commands::{Grants, Limit, read_one};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
@@ -92,7 +92,9 @@ impl Guard {
     /// lease is over by this process's clock, even if no server answers. It resolves earlier when the server refuses a
     /// renewal because the owner does not hold the lock. So if a client deletes the lock, the future resolves within a
     /// third of the lease. The future borrows nothing from the guard, so the program may move the future to another
-    /// task. Await the future in a tokio runtime.
+    /// task. Await the future in a tokio runtime. If a task blocks a thread of this runtime, the timers of all other tasks
+    /// may stop, and this future is late. So use `spawn_blocking` or `block_in_place` for work that blocks.
+    /// [`is_held`](Self::is_held) returns false in time even then.
     ///
     /// ```no_run
     /// # async fn write_on(token: u64) {}
@@ -128,25 +130,19 @@ impl Guard {
     /// [`Error::Lost`] if the lock is lost; [`Error::Unreachable`] if no server answers within the client's patience.
     /// After [`Error::Unreachable`] the lock may still be held.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.tenure.renew(self.tenure.client.settings.patience).await
+        self.tenure.renew(self.tenure.client.settings.patience, false).await
     }
 
     /// Raises the limit. Then other owners that ask for the lock with the new limit can also hold the lock. A writer
     /// that passes [`Limit::Shared`] becomes a reader. The token does not change. The server refuses a smaller limit.
     ///
     /// # Errors
-    /// The errors of [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`] with the
-    /// code `LIMIT` or `ERR`, and the lock keeps its limit. After any other error the next renewal repeats the
-    /// downgrade, except after a loss. The next renewal also repeats the downgrade if the future is dropped.
+    /// The errors of [`renew`](Self::renew). If the server refuses the limit, the error is [`Error::Refused`], and the
+    /// lock keeps its limit. After [`Error::Unreachable`] the next renewal repeats the downgrade. The next renewal also
+    /// repeats the downgrade if the future is dropped.
     pub async fn downgrade(&self, limit: Limit) -> Result<(), Error> {
-        self.tenure.change(|state| {
-            for Grant { kind, .. } in state.keys.values_mut() {
-                // The server refuses SHARED with a weight, but a renewal in quarantine must name the weight.
-                let is_weighted = limit == Limit::Shared && kind.weight.is_some();
-                kind.limit = if is_weighted { Limit::Slots(MAX_SLOTS) } else { limit };
-            }
-        });
-        self.renew().await
+        self.tenure.change(|state| state.keys.values_mut().for_each(|grant| grant.downgrade(limit)));
+        self.tenure.renew(self.tenure.client.settings.patience, true).await
     }
 
     /// Runs a command only while the server has this tenure: `LOCK.GUARD` with the key and the token of this guard. The
@@ -182,28 +178,30 @@ impl Guard {
         let Settings { patience, response_limit, .. } = client.settings;
         let mut request = Request::new(client, vec![Arc::clone(name)], from_now(patience));
         request.runs_once = true;
-        let next = |_| self.tenure.check().map(|()| (cmd.clone(), response_limit));
+        let next = |_| self.tenure.check().map(|()| (vec![cmd.clone()], response_limit));
         let mut guarded = request.ask(next).await;
         if matches!(&guarded, Err(error) if error.code() == Some("FENCED")) {
             // A server in quarantine may have forgotten the tenure. A renewal restores it.
             self.renew().await?;
             guarded = request.ask(next).await;
         }
-        read(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
+        read_one(guarded.map_err(|error| self.tenure.judge(name, error, &["FENCED"]))?)
     }
 
     /// Returns a string without spaces. Another process passes this string to [`Client::resume`](crate::Client::resume)
-    /// to continue the tenure. The string has the keys, the owner, the tokens, the lease, the kinds, and how much is
-    /// left of the hold limit. The other process counts this time from the call of `resume`. From now on this process
-    /// neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
+    /// to continue the tenure. The string has the keys, the owner, the tokens, the lease, the kinds, whether the
+    /// client renews the lock, and how much is left of the hold limit. The other process counts this time from the call
+    /// of `resume`. From now on this process neither renews nor releases the lock. If no process resumes the tenure, it ends with its lease.
     pub fn handle(self) -> String {
-        let State { keys, lease, hold_end, .. } = self.tenure.state();
+        let State { keys, lease, hold_end, is_renewed, .. } = self.tenure.state();
         self.tenure.change(|state| state.keys.clear());
-        let kind_of = |name, grant| keys.get(name).unwrap_or(grant).kind;
-        let keys: Vec<_> =
-            self.grants.iter().map(|(name, grant)| (&**name, grant.token, kind_of(name, grant))).collect();
+        let parts = self.grants.iter().map(|(name, grant)| {
+            let current = keys.get(name).unwrap_or(grant);
+            (&**name, current.token, &current.kinds)
+        });
+        let parts: Vec<_> = parts.collect();
         let hold_left = hold_end.map(|end| millis(until(end)));
-        serde_json::to_string(&(keys, lease, hold_left)).unwrap_or_default()
+        serde_json::to_string(&(parts, lease, hold_left, is_renewed)).unwrap_or_default()
     }
 
     /// Releases the lock. When this method returns, the server has granted the lock to the first waiter. If the future
@@ -226,7 +224,7 @@ impl Guard {
             let mut request = Request::new(client, vec![Arc::clone(name)], end);
             request.is_release = true;
             let released = match request.repeat(&name.release(grant.token)).await {
-                Ok(reply) => read(reply).map(|_holds: u64| ()),
+                Ok(replies) => read_one(replies).map(|_holds: u64| ()),
                 // The reply to an earlier attempt was lost, but the earlier attempt has released the lock.
                 Err(error) if error.code() == Some("NOTHELD") && request.may_have_run => Ok(()),
                 Err(error @ Error::Unreachable { .. }) => return Err(error),

@@ -92,32 +92,30 @@ impl Lock {
 
     /// Acquires the lock only if `count` replicas confirm the grant before the time `within` is over. If fewer replicas
     /// confirm the grant, the client releases the lock, and the error is [`Error::Unreplicated`]. A replica that has
-    /// confirmed a grant still has the grant when it becomes the primary. The time must be shorter than the lease. The
-    /// client adds the time to the wait limit.
+    /// confirmed a grant still has the grant when it becomes the primary. The time should be shorter than the lease. If the
+    /// wait limit comes earlier, it ends the time, too.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
         Self { replicas: Some((count, within)), ..self }
     }
 
     /// # Errors
-    /// [`Error::Invalid`] when an option is out of range.
+    /// [`Error::Invalid`] when an option is out of range. The server checks the other options.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // The client subtracts a millisecond from each lease, so a lease of one millisecond would be over at once.
-        let is_short = |duration: Option<Duration>| duration.is_some_and(|duration| millis(duration) < 2);
+        // The client subtracts a millisecond from each lease. A shorter lease would be lost and acquired again and again.
+        let is_short = [self.lease, self.hold_limit].into_iter().flatten().any(|time| millis(time) < 2);
         let why = match self.owner.as_deref() {
             Some(b"*") => "an owner must not be *, which asks the server to make one up",
-            Some(owner) if owner.is_empty() || owner.len() > 1_024 => "an owner must be 1 to 1,024 bytes",
-            _ if is_short(self.lease) => "a lease must be at least 2 milliseconds",
-            _ if is_short(self.hold_limit) => "a hold limit must be at least 2 milliseconds",
-            _ if self.replicas.zip(self.lease).is_some_and(|((_, within), lease)| within >= lease) => {
-                "the time for replicas must be shorter than the lease"
-            }
-            _ if self.kind.weight.is_some() && !matches!(self.kind.limit, Limit::Slots(_)) => {
-                "a weight needs slots"
-            }
+            _ if is_short => "a lease and a hold limit must be at least 2 milliseconds",
             _ if self.keys.is_empty() => "no key is named",
             _ => return Ok(()),
         };
         Err(Error::invalid(why))
+    }
+
+    /// How long a call repeats its request while no server answers. The replicas need time, too.
+    pub(crate) fn patience(&self) -> Duration {
+        let within = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
+        self.client.settings.patience.saturating_add(within)
     }
 
     /// The lease or the hold limit, whichever is shorter, in milliseconds.

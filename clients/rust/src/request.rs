@@ -13,9 +13,8 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, from_redis_value, pi
 use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::sleep;
 
 /// The attempts of one call.
 pub(crate) struct Request {
@@ -24,8 +23,8 @@ pub(crate) struct Request {
     pub(crate) names: Vec<Arc<OwnedKey>>,
     /// Which key the last error is about: its position.
     refused: usize,
-    /// Whether the requests need a connection for this call alone, instead of the shared connection.
-    pub(crate) is_alone: bool,
+    /// Whether the request waits for the lock. Then it needs a connection of its own, and ends if it gets none.
+    pub(crate) waits: bool,
     /// The node and the connection of the last attempt.
     pub(crate) connection: Option<(Arc<Node>, Connection)>,
     /// Whether the last attempt was sent.
@@ -45,8 +44,6 @@ pub(crate) struct Request {
     /// How many replicas must confirm the request, and within which time. Then the request uses a connection of its own:
     /// on the shared connection, WAIT would delay the requests of other calls.
     pub(crate) replicas: Option<(usize, Duration)>,
-    /// The permit to open a connection for WAIT.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// How many replicas have confirmed the request.
     pub(crate) confirmed_by: usize,
     /// Whether a server has answered during this call.
@@ -64,7 +61,7 @@ impl Request {
             client: Arc::clone(client),
             names,
             refused: 0,
-            is_alone: false,
+            waits: false,
             connection: None,
             is_sent: false,
             reused: None,
@@ -74,7 +71,6 @@ impl Request {
             runs_once: false,
             is_release: false,
             replicas: None,
-            permit: None,
             confirmed_by: 0,
             is_answered: false,
             may_have_run: false,
@@ -85,23 +81,10 @@ impl Request {
     /// Sends a command until there is a reply. Each attempt has the response limit.
     ///
     /// # Errors
-    /// The errors of [`ask_all`](Self::ask_all).
-    pub(crate) async fn repeat(&mut self, cmd: &Cmd) -> Result<Value, Error> {
+    /// The errors of [`ask`](Self::ask).
+    pub(crate) async fn repeat(&mut self, cmd: &Cmd) -> Result<Vec<Value>, Error> {
         let limit = self.client.settings.response_limit;
-        self.ask(|_| Ok((cmd.clone(), limit))).await
-    }
-
-    /// [`ask_all`](Self::ask_all) for a request of one key.
-    ///
-    /// # Errors
-    /// The errors of [`ask_all`](Self::ask_all).
-    pub(crate) async fn ask(
-        &mut self,
-        mut next: impl FnMut(u64) -> Result<(Cmd, Duration), Error>,
-    ) -> Result<Value, Error> {
-        let replies =
-            self.ask_all(|longest_lease| next(longest_lease).map(|(cmd, limit)| (vec![cmd], limit)));
-        Ok(replies.await?.pop().unwrap_or(Value::Nil))
+        self.ask(|_| Ok((vec![cmd.clone()], limit))).await
     }
 
     /// Makes attempts until there are replies. `next` returns the commands of the next attempt, one for each key, and
@@ -112,24 +95,15 @@ impl Request {
     /// The errors of `next`; [`Error::Refused`] when the server's error would come again after a repeat;
     /// [`Error::Unreachable`] when there is no time for another attempt, when a wait gets no connection, or when a
     /// request that runs only once may have run.
-    pub(crate) async fn ask_all(
+    pub(crate) async fn ask(
         &mut self,
         mut next: impl FnMut(u64) -> Result<(Vec<Cmd>, Duration), Error>,
     ) -> Result<Vec<Value>, Error> {
         let (mut longest_lease, mut failures) = (u64::MAX, 0);
-        // The confirmation of a wait uses the connection of the wait, so it needs no permit.
-        if self.replicas.is_some() && !self.is_alone && self.permit.is_none() {
-            let permit = Arc::clone(&self.client.replication_permits).acquire_owned();
-            self.permit = timeout_at(self.end().into(), permit).await.ok().and_then(Result::ok);
-            if self.permit.is_none() {
-                return Err(self.unreachable("other calls use all connections"));
-            }
-            self.since = Instant::now();
-        }
         loop {
             let (cmds, limit) = next(longest_lease)?;
             let time_for_replicas = self.replicas.map_or(Duration::ZERO, |(_, within)| within);
-            let limit = limit.min(until(self.end())).saturating_add(time_for_replicas);
+            let limit = limit.saturating_add(time_for_replicas).min(until(self.end()));
             self.is_sent = false;
             let was_asking = self.asking.is_some();
             let replied = within(limit, self.exchange(cmds)).await;
@@ -144,18 +118,15 @@ impl Request {
                 Err(error) => error,
             };
             if self.is_final(&error, failures == 0) {
-                let refused = Error::refused(self.shown(self.refused), &error);
+                let refused = Error::refused(shown(self.names.get(self.refused)), &error);
                 longest_lease = match refused.longest_lease() {
                     Some(longest) if longest_lease == u64::MAX => longest,
                     _ => return Err(refused),
                 };
                 continue;
             }
-            // A request that waits for the lock ends here if it gets no connection of its own. Then the call polls. But
-            // the client repeats a request with the command WAIT: polling does not help, because WAIT always needs a
-            // connection of its own.
-            let has_none = self.is_alone && !self.is_sent && self.replicas.is_none();
-            let is_over = has_none || self.runs_once && self.may_have_run;
+            let has_no_connection = self.waits && !self.is_sent;
+            let is_over = has_no_connection || self.runs_once && self.may_have_run;
             // The first repeat comes at once, because the server may have closed the connection while it was idle.
             // After ASK the client repeats at once, because the slot may move again.
             let is_redirected = self.asking.is_some() && !was_asking;
@@ -178,7 +149,7 @@ impl Request {
     async fn exchange(&mut self, cmds: Vec<Cmd>) -> RedisResult<Vec<Value>> {
         (self.connection, self.refused) = (None, 0);
         let mut pipeline = pipe();
-        let is_alone = self.is_alone || self.replicas.is_some();
+        let is_alone = self.waits || self.replicas.is_some();
         let asking = self.asking.take();
         if asking.is_some() {
             pipeline.cmd("ASKING");
@@ -282,7 +253,7 @@ impl Request {
         let node = self.connection.as_ref().map(|(node, _)| std::slice::from_ref(&node.info));
         let servers = node.unwrap_or_else(|| self.client.address.servers());
         let servers = servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ");
-        Error::Unreachable { key: self.shown(0), cause: format!("{servers}: {why}") }
+        Error::Unreachable { key: shown(self.names.first()), cause: format!("{servers}: {why}") }
     }
 
     /// The first key. The node that serves this key serves all keys of the request.
@@ -290,8 +261,16 @@ impl Request {
         self.names.first().map_or(&[], |name| &name.key)
     }
 
-    pub(crate) fn shown(&self, position: usize) -> String {
-        self.names.get(position).map_or_else(String::new, |name| name.shown())
+    /// # Errors
+    /// [`Error::Unreplicated`] if too few replicas have confirmed the request.
+    pub(crate) fn check_replicas(&self) -> Result<(), Error> {
+        match self.replicas {
+            Some((wanted, _)) if self.confirmed_by < wanted => {
+                let (key, reached) = (shown(self.names.first()), self.confirmed_by);
+                Err(Error::Unreplicated { key, reached, wanted })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The time after which there is no further attempt.
@@ -313,12 +292,10 @@ impl Request {
         let mut request = Self::new(&client, names.clone(), self.deadline);
         request.is_release = true;
         request.reused = self.connection.take().filter(|_| self.may_have_run);
-        // The connection stays open until the release has ended, and so the call keeps its permit.
-        request.permit = self.permit.take();
         client.releases.send_modify(|releases| releases.extend(names.clone()));
         let mut releasing = async move {
             let limit = client.settings.response_limit;
-            let _ = request.ask_all(|_| Ok((releases.clone(), limit))).await;
+            let _ = request.ask(|_| Ok((releases.clone(), limit))).await;
             client.releases.send_modify(|releases| {
                 for name in names {
                     let done = releases.iter().position(|release| Arc::ptr_eq(release, &name));
@@ -332,4 +309,9 @@ impl Request {
             self.client.runtime.spawn(releasing);
         }
     }
+}
+
+/// The key of a request, for a person to read. Empty if the request has no key.
+pub(crate) fn shown(name: Option<&Arc<OwnedKey>>) -> String {
+    name.map_or_else(String::new, |name| name.shown())
 }

@@ -48,9 +48,6 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     /// One permit for each connection that may wait in a queue.
     pub(crate) wait_permits: Semaphore,
-    /// One permit for each call that sends requests which replicas must confirm. These calls never wait for a lock while
-    /// they have such a permit, so they end even if all other permits belong to callers that wait for their locks.
-    pub(crate) replication_permits: Arc<Semaphore>,
     /// The releases that are in progress in the background.
     pub(crate) releases: watch::Sender<Vec<Arc<OwnedKey>>>,
     /// Changes when a shared connection breaks, and when another server has become the primary.
@@ -91,10 +88,8 @@ impl Inner {
         if address.servers().is_empty() {
             return Err(Error::invalid("the address names no server"));
         }
-        let permits = settings.waiting_connections.min(Semaphore::MAX_PERMITS);
         let client = Self {
-            wait_permits: Semaphore::new(permits),
-            replication_permits: Arc::new(Semaphore::new(permits)),
+            wait_permits: Semaphore::new(settings.waiting_connections.min(Semaphore::MAX_PERMITS)),
             settings,
             runtime,
             releases: watch::Sender::default(),

@@ -48,9 +48,7 @@ impl Settings {
     /// How many connections may wait for locks at a time: at least 1. The default is 256. Further callers wait in the
     /// process for one of these connections. Meanwhile they try to acquire their locks without waiting: first after 50
     /// milliseconds, then after pauses that double up to a second. Such a try succeeds when the lock is free and its
-    /// queue is empty. Up to as many more connections serve calls with [`replicas`](crate::Lock::replicas) while they do
-    /// not wait for a lock. Further such calls wait for one of these connections, at most for the
-    /// [`patience`](Self::patience).
+    /// queue is empty. Calls with [`replicas`](crate::Lock::replicas) open further connections.
     #[must_use]
     pub fn waiting_connections(self, count: usize) -> Self {
         Self { waiting_connections: count.max(1), ..self }

@@ -5,13 +5,12 @@
 //! connection, so the client sends renewals together if they are due at the same time. A server that does not answer
 //! delays only the renewals of its own locks.
 
-use crate::commands::{Grant, Grants, Kind, OwnedKey, read};
+use crate::commands::{Grant, Grants, Kind, OwnedKey, read_one};
 use crate::error::{Error, Loss};
 use crate::request::Request;
 use crate::servers::Inner;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, until};
 use futures_util::future::join_all;
-use std::mem::swap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -181,7 +180,7 @@ impl Tenure {
             }
             // This loop ignores the result. If the renewal finds a loss, the tenure's state has the error. After any
             // other error this loop renews the tenure again.
-            let _ = self.renew(FAR_FUTURE).await;
+            let _ = self.renew(FAR_FUTURE, false).await;
             // A server may close the connection after each reply. Without this pause the client would then send renewals
             // without a break.
             let lease = Duration::from_millis(self.state.borrow().lease);
@@ -189,16 +188,16 @@ impl Tenure {
         }
     }
 
-    /// Sets new leases, within `patience`.
+    /// Sets new leases, within `patience`. For `is_downgrade` see [`renew_key`](Self::renew_key).
     ///
     /// # Errors
     /// The errors of [`renew_key`](Self::renew_key).
-    pub(crate) async fn renew(&self, patience: Duration) -> Result<(), Error> {
+    pub(crate) async fn renew(&self, patience: Duration, is_downgrade: bool) -> Result<(), Error> {
         self.check()?;
         let keys = self.state().keys;
-        let renewals = keys.keys().map(async |name| {
+        let renewals = keys.iter().map(async |(name, grant)| {
             let mut request = Request::new(&self.client, vec![Arc::clone(name)], from_now(patience));
-            self.renew_key(name, &mut request).await
+            self.renew_key(&mut request, is_downgrade.then(|| grant.kind())).await
         });
         let renewed: Result<Vec<_>, _> = join_all(renewals).await.into_iter().collect();
         self.check()?;
@@ -214,48 +213,51 @@ impl Tenure {
 
     /// Sets a new lease for the only key of a request, and returns when this lease ends. The time limit of each attempt
     /// is a sixth of the lease. The attempts end when the tenure's first lease ends, or when a limit of the request is
-    /// reached.
+    /// reached. If the renewal is a downgrade, it names the kind `downgrade`. If not, it names the kinds that the lock
+    /// may have, until the server accepts one of them.
     ///
     /// # Errors
     /// [`Error::Lost`] if the tenure has ended. If the tenure is not over, the error of the last attempt.
     pub(crate) async fn renew_key(
         &self,
-        name: &Arc<OwnedKey>,
         request: &mut Request,
+        downgrade: Option<Kind>,
     ) -> Result<Instant, Error> {
+        let Some(name) = &request.names.first().cloned() else { return Ok(self.state.borrow().deadline) };
         request.deadline = request.deadline.min(self.state.borrow().deadline);
         let response_limit = self.client.settings.response_limit;
-        let (mut deadline, mut asked_kind) = (Instant::now(), Kind::default());
-        let renewed = request.ask(|longest_lease| {
-            self.check()?;
-            self.change(|state| state.lease = state.lease.min(longest_lease));
-            let State { lease, hold_end, .. } = *self.state.borrow();
-            let grant = self.state.borrow().keys.get(name).copied();
-            let Grant { token, kind, .. } = grant.ok_or_else(|| name.lost_by(Loss::Released))?;
-            asked_kind = kind;
-            let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end)).max(1)));
-            deadline = lease_end(lease, Instant::now());
-            // If the new lease ends before the old lease, the new end applies from now on, because the server may set
-            // the new lease even if its reply is lost.
-            self.change(|state| state.deadline = state.deadline.min(deadline));
-            let limit = Duration::from_millis((lease / 6).saturating_add(1)).min(response_limit);
-            Ok((name.renew(token, lease, kind), limit))
-        });
-        let renewed = renewed.await.map_err(|error| {
-            if matches!(error.code(), Some("LIMIT" | "ERR")) {
-                self.change_grant(name, |grant| {
-                    if grant.kind == asked_kind {
-                        swap(&mut grant.kind, &mut grant.other_kind);
-                    }
-                });
+        let (mut deadline, mut kind) = (Instant::now(), Kind::default());
+        loop {
+            let renewed = request.ask(|longest_lease| {
+                self.check()?;
+                self.change(|state| state.lease = state.lease.min(longest_lease));
+                let State { lease, hold_end, .. } = *self.state.borrow();
+                let grant = self.state.borrow().keys.get(name).cloned();
+                let grant = grant.ok_or_else(|| name.lost_by(Loss::Released))?;
+                kind = downgrade.unwrap_or_else(|| grant.kind());
+                let lease = hold_end.map_or(lease, |end| lease.min(millis(until(end)).max(1)));
+                deadline = lease_end(lease, Instant::now());
+                // If the new lease ends before the old lease, the new end applies from now on, because the server may
+                // set the new lease even if its reply is lost.
+                self.change(|state| state.deadline = state.deadline.min(deadline));
+                let limit = Duration::from_millis((lease / 6).saturating_add(1)).min(response_limit);
+                Ok((vec![name.renew(grant.token, lease, kind)], limit))
+            });
+            let Err(error) = renewed.await.and_then(read_one::<u64>) else { break };
+            let is_wrong_kind = matches!(error.code(), Some("LIMIT" | "ERR"));
+            let mut names_another_kind = false;
+            if is_wrong_kind || downgrade.is_some() && error.code().is_some() {
+                let may_have_run = !is_wrong_kind && request.may_have_run;
+                self.change_grant(name, |grant| names_another_kind = grant.reject(kind, may_have_run));
             }
-            self.judge(name, error, &LOSSES)
-        });
-        let _: u64 = read(renewed?)?;
+            if downgrade.is_some() || !names_another_kind {
+                return Err(self.judge(name, error, &LOSSES));
+            }
+        }
         self.change(|state| state.last_deadline = state.last_deadline.max(deadline));
         self.change_grant(name, |grant| {
-            if grant.kind == asked_kind {
-                grant.other_kind = asked_kind;
+            if grant.kind() == kind {
+                grant.kinds.truncate(1);
             }
         });
         Ok(deadline)

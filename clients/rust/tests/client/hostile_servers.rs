@@ -186,7 +186,8 @@ async fn a_server_that_accepts_and_never_answers_ends_each_call_in_time() {
     assert!(matches!(&failed, Error::Unreachable { cause, .. } if cause.contains(&address)), "{failed}");
     let failed = soon(lock.wait(Duration::from_millis(200)).acquire()).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
-    let handle = r#"[[[{"key":[107],"owner":[109,101]},7,{"limit":"Exclusive","weight":null}]],30000,null]"#;
+    let handle =
+        r#"[[[{"key":[107],"owner":[109,101]},7,[{"limit":"Exclusive","weight":null}]]],30000,null,true]"#;
     let failed = soon(client.resume(handle)).await;
     assert!(matches!(failed, Err(Error::Unreachable { .. })), "{failed:?}");
     assert!(soon(client.close()).await, "nothing was sent, so there is nothing to release");
@@ -287,15 +288,15 @@ async fn the_first_ask_after_another_redirection_is_followed_without_a_pause() {
     });
     *ports.lock().expect("no panic") = nodes.iter().map(Listener::port).collect();
     let address = format!("redis+cluster://127.0.0.1:{}", nodes[0].port());
-    // The least of several times, because the machine may be busy. A pause takes at least 50 ms.
+    // One of many calls must take less time than a pause, which takes at least 50 ms. The machine may be busy.
     let mut times = Vec::new();
-    for _ in 0..5 {
+    while times.iter().min() >= Some(&Duration::from_millis(45)) || times.is_empty() {
+        assert!(times.len() < 50, "{times:?}");
         let client = client_with(&address, Settings::default());
         let begun = Instant::now();
         drop(client.lock("k").try_acquire().await.expect("a guard"));
         times.push(begun.elapsed());
     }
-    assert!(times.iter().min() < Some(&Duration::from_millis(45)), "{times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

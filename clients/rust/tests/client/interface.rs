@@ -233,10 +233,20 @@ async fn a_handle_has_the_rest_of_the_hold_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leadership_is_refused_for_shared_locks_slots_and_wait_limits() {
+async fn a_lock_without_renewal_is_resumed_without_renewal() {
     let server = Server::start();
     let client = client(&server).await;
-    for lock in [client.lock("k").shared(), client.lock("k").slots(2), client.lock("k").wait(LONG)] {
+    let guard = client.lock("k").lease(Duration::from_millis(1_500)).without_renewal().acquire().await;
+    let resumed = client.resume(&guard.expect("a guard").handle()).await.expect("a guard");
+    assert_eq!(soon(resumed.lost()).await, Loss::LeaseOver);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_refused_for_several_keys_shared_locks_slots_and_wait_limits() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = || client.lock("k");
+    for lock in [client.locks(["k", "l"]), lock().shared(), lock().slots(2), lock().wait(LONG)] {
         let refused = soon(lock.lead(async |_| ())).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
@@ -337,19 +347,18 @@ async fn invalid_options_are_reported() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = || client.lock("k");
-    for lock in [
-        lock().lease(Duration::from_micros(10)),
-        lock().lease(Duration::from_millis(1)),
-        lock().hold_limit(Duration::from_millis(1)),
-        lock().owner(""),
-        lock().owner("*"),
-        lock().weight(2),
-        lock().lease(LONG).replicas(1, LONG),
-    ] {
+    let brief = Duration::from_millis(1);
+    for lock in [lock().lease(brief), lock().hold_limit(brief), lock().owner("*"), client.locks([""; 0])] {
         let error = lock.acquire().await.expect_err("an error");
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
-    for lock in [lock().slots(0), lock().slots(1_000_001), lock().slots(3).weight(4)] {
+    for lock in [
+        lock().owner(""),
+        lock().weight(2),
+        lock().slots(0),
+        lock().slots(1_000_001),
+        lock().slots(3).weight(4),
+    ] {
         assert_eq!(lock.acquire().await.expect_err("an error").code(), Some("ERR"));
     }
     assert!(client.close().await);

@@ -1,7 +1,7 @@
 //! How many requests, connections, tasks and bytes a client uses.
 
-use crate::{LONG, calls, client, client_with, granted, soon, url};
-use lockward_client::{Error, Guard, Settings};
+use crate::{LONG, calls, client, client_with, soon, url};
+use lockward_client::{Guard, Settings};
 use lockward_tests::{Server, eventually, rounds};
 use std::time::{Duration, Instant};
 
@@ -114,64 +114,6 @@ async fn connections_of_many_waiters_close_soon_after_they_are_idle() {
         waiter.await.expect("no panic").expect("a tenure");
     }
     eventually("they are closed", || observer.stat("clients", "connected_clients") <= 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_that_need_replicas_share_a_limited_number_of_connections() {
-    let server = Server::start();
-    let settings = Settings::default().waiting_connections(5).patience(LONG);
-    let client = client_with(&url(server.port()), settings);
-    let callers: Vec<_> = (0..200)
-        .map(|number| {
-            let lock = client.lock(format!("k{number}")).lease(LONG).replicas(1, Duration::from_millis(50));
-            tokio::spawn(async move {
-                if number % 2 == 0 { lock.acquire().await } else { lock.try_acquire().await }
-            })
-        })
-        .collect();
-    for caller in callers {
-        let ended = soon(caller).await.expect("no panic");
-        assert!(matches!(ended, Err(Error::Unreplicated { .. })), "{ended:?}");
-    }
-    assert!(soon(client.close()).await);
-    let mut observer = server.client();
-    assert_eq!(observer.call("DBSIZE").int(), 0);
-    let connections = observer.stat("stats", "total_connections_received");
-    assert!(connections <= 10, "{connections} connections");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_that_wait_leave_a_connection_to_callers_that_need_replicas() {
-    let server = Server::start();
-    let client = client_with(&url(server.port()), Settings::default().waiting_connections(1));
-    let replicated = |key| client.lock(key).lease(LONG).replicas(0, LONG / 2);
-    let guard = soon(replicated("k").acquire()).await.expect("a guard");
-    let waiter = tokio::spawn(replicated("k").acquire());
-    server.client().see_waiters("k", 1);
-    let polling = tokio::spawn(replicated("k").acquire());
-    let several = client.locks(["l", "m"]).replicas(0, LONG / 2).hold_limit(Duration::from_secs(20));
-    soon(several.acquire()).await.expect("a guard").release().await.expect("a release");
-    guard.release().await.expect("a release");
-    for caller in [waiter, polling] {
-        granted(caller).await.release().await.expect("a release");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dropped_calls_that_need_replicas_keep_a_limited_number_of_connections() {
-    let server = Server::start();
-    let client = client_with(&url(server.port()), Settings::default().waiting_connections(5));
-    let mut observer = server.client();
-    for number in 0..100 {
-        let lock = client.lock(format!("k{number}")).lease(LONG).replicas(1, LONG / 2);
-        let trying = tokio::time::timeout(Duration::from_millis(10), lock.try_acquire());
-        trying.await.expect_err("it waits for the replica");
-        let connections = observer.stat("clients", "connected_clients");
-        // The observer, the shared connection, and a connection that is being closed.
-        assert!(connections <= 5 + 3, "{connections} connections");
-    }
-    assert!(soon(client.close()).await);
-    assert_eq!(observer.call("DBSIZE").int(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
