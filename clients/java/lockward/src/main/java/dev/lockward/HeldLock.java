@@ -25,9 +25,9 @@ import org.jspecify.annotations.Nullable;
  * LockUnreachableException} when no server answers within the client's patience. An interrupt does not end these methods.
  */
 public final class HeldLock implements AutoCloseable {
-    /** The part of a handle for one key: key, owner, token, holds, lease and kind. */
+    /** The part of a handle for one key: see {@link Tenure#handOver}. */
     private static final Pattern HANDLE =
-            Pattern.compile("[^:]*:[^:]+(:[1-9][0-9]*){3}(:SHARED|:SLOTS:[0-9]+(:WEIGHT:[0-9]+)?)?");
+            Pattern.compile("[^:]*:[^:]+(:[1-9][0-9]*){4}:(true|false)(:SHARED|:SLOTS:[0-9]+(:WEIGHT:[0-9]+)?)?");
 
     private final List<Tenure> tenures;
 
@@ -124,8 +124,8 @@ public final class HeldLock implements AutoCloseable {
 
     /**
      * Returns a text. Another process passes this text to {@link LockwardClient#resume} to continue the lock. This object does not hold
-     * the lock any more, and the client does not renew the lock. So the other process must resume the lock before the lease ends. A hold
-     * limit does not apply to the other process.
+     * the lock any more, and the client does not renew the lock. So the other process must resume the lock before the lease ends. The text
+     * contains how much is left of the hold limit. The other process counts this time from the call of {@code resume}.
      */
     public String handle() {
         tenures.forEach(Tenure::checkHeld);
@@ -167,12 +167,15 @@ public final class HeldLock implements AutoCloseable {
         List<String> parts = Arrays.stream(handle.split(":", -1))
                 .map(part -> URLDecoder.decode(part, StandardCharsets.UTF_8))
                 .toList();
-        Tenure tenure = new Tenure(client.request(parts.get(0)), parts.get(0), parts.get(1), null);
+        LockRequest request = client.request(parts.get(0));
+        request.holdLimit = Long.parseLong(parts.get(5));
+        Tenure tenure = new Tenure(request, parts.get(0), parts.get(1), null);
         long token = Long.parseLong(parts.get(2));
         int holds = Integer.parseInt(parts.get(3));
         long lease = Long.parseLong(parts.get(4));
-        List<Object> kind = List.copyOf(parts.subList(5, parts.size()));
-        tenure.granted(client.call(tenure.key), token, holds, lease, true, kind);
+        boolean isRenewed = Boolean.parseBoolean(parts.get(6));
+        List<Object> kind = List.copyOf(parts.subList(7, parts.size()));
+        tenure.granted(client.call(tenure.key), token, holds, lease, isRenewed, kind);
         return tenure;
     }
 

@@ -404,10 +404,15 @@ final class Tenure {
         return renew(delay, null).whenComplete((done, error) -> end());
     }
 
-    /** Ends the tenure in this process, but not at the server. Returns the values with which another process resumes the tenure. */
+    /**
+     * Ends the tenure in this process, but not at the server. Returns the values with which another process resumes the tenure: key,
+     * owner, token, holds, lease, rest of the hold limit, whether the client renews the tenure, and kind.
+     */
     synchronized List<Object> handOver() {
         checkHeld();
-        List<Object> handle = new ArrayList<>(List.of(key, owner, token, holdsAtServer(), lease));
+        long holdLeft = holdLimit == Clock.FOREVER ? holdLimit : Clock.left(holdEnd);
+        List<Object> handle =
+                new ArrayList<>(List.of(key, owner, token, holdsAtServer(), lease, Math.max(1, holdLeft), isRenewed));
         handle.addAll(kind);
         end();
         return handle;

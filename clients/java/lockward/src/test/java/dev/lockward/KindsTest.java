@@ -416,16 +416,17 @@ class KindsTest {
         for (String text : List.of(
                 "",
                 "junk",
-                "k:me:1:1:9000,",
-                "k:me:1:1:9000,junk",
-                "k::1:1:9000",
-                "%zz:me:1:1:9000",
-                "k:me:0:1:9000",
-                "k:me:1:0:9000",
-                "k:me:1:1:-1",
+                "k:me:1:1:9000:9000:true,",
+                "k:me:1:1:9000:9000:true,junk",
+                "k::1:1:9000:9000:true",
+                "%zz:me:1:1:9000:9000:true",
+                "k:me:0:1:9000:9000:true",
+                "k:me:1:0:9000:9000:true",
+                "k:me:1:1:-1:9000:true",
                 "k:me:1:1",
-                "k:me:9223372036854775808:1:9000",
-                "k:me:1:1:9000:JUNK")) {
+                "k:me:1:1:9000:9000:1",
+                "k:me:9223372036854775808:1:9000:9000:true",
+                "k:me:1:1:9000:9000:true:JUNK")) {
             IllegalArgumentException refused =
                     assertThrows(IllegalArgumentException.class, () -> CLIENT.resume(text), text);
             assertEquals("this is not the handle of a lock", refused.getMessage());

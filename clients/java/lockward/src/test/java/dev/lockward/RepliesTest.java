@@ -632,6 +632,20 @@ class RepliesTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aResumedLockEndsAsTheFirstProcessHasWanted(boolean hasHoldLimit) throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 400) : ":7");
+                LockwardClient client = patientClient(server)) {
+            LockRequest request = client.request("k").lease(Duration.ofMillis(400));
+            request = hasHoldLimit ? request.holdLimit(Duration.ofMillis(700)) : request.renewal(false);
+            HeldLock resumed = client.resume(request.acquire().handle());
+            eventually(() -> !resumed.isHeld());
+            assertEquals(hasHoldLimit, server.count("LOCK.RENEW") > 1);
+        }
+    }
+
     @Test
     void anInvalidRedirectionEndsTheCall() throws Exception {
         try (ScriptedServer server = new ScriptedServer(request -> "-MOVED 1 nowhere");
