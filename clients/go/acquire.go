@@ -39,6 +39,7 @@ type settings struct {
 	holdLimit time.Duration // 0 means no limit
 	isRenewed bool
 	mayWait   bool
+	isLeader  bool
 	replicas  int
 	within    time.Duration // how long the replicas may take to confirm the grant
 }
@@ -59,6 +60,8 @@ func newSettings(options []AcquireOption) (settings, error) {
 		return s, fmt.Errorf("lockward: the hold limit is %v, but must be %v or more", s.holdLimit, minLease)
 	case s.replicas < 0 || s.replicas > 0 && s.within < time.Millisecond:
 		return s, fmt.Errorf("lockward: %d replicas cannot confirm the lock within %v", s.replicas, s.within)
+	case s.isLeader && s.kind != kind{}:
+		return s, errors.New("lockward: Lead takes neither Shared nor Slots nor Weight")
 	case s.owner == "*": // the server would make up an owner
 		return s, errors.New("lockward: the owner must not be *")
 	}
@@ -336,7 +339,7 @@ func (p *part) command(r *call, name string, lease int64, arguments ...any) comm
 	}
 	words = append(words, arguments...)
 	words = append(words, "HOLDS", 1)
-	for _, word := range strings.Fields(p.kind.Limit + p.kind.Weight) {
+	for _, word := range strings.Fields(p.kinds[0].Limit + p.kinds[0].Weight) {
 		words = append(words, word)
 	}
 	return newCommand(words...)

@@ -173,8 +173,7 @@ func (c *Client) DoAll(
 	return fn(lock.Context(ctx), lock)
 }
 
-// Lead waits until this candidate is the leader, runs fn, and then releases the lock. The lock is exclusive: Shared, Slots and Weight
-// have no effect. lock.Token is the number
+// Lead waits until this candidate is the leader, runs fn, and then releases the lock. The lock is exclusive. lock.Token is the number
 // of the term. This number is larger than the number of every earlier term.
 //
 // When the lock is lost, the context of fn is cancelled. After fn has returned, the candidate waits again, and Lead calls fn
@@ -184,7 +183,7 @@ func (c *Client) DoAll(
 func (c *Client) Lead(
 	ctx context.Context, key string, fn func(ctx context.Context, lock *Lock) error, options ...AcquireOption,
 ) error {
-	options = append(slices.Clip(options), func(s *settings) { s.kind = kind{} })
+	options = append(slices.Clip(options), func(s *settings) { s.isLeader = true })
 	for {
 		hasRun, isDeposed := false, false
 		err := c.Do(ctx, key, func(ctx context.Context, lock *Lock) error {

@@ -54,8 +54,7 @@ type part struct {
 	mayBeHeld bool  // the server may have a grant, a wait or a place in the queue for this owner
 
 	// When the key is held, Lock.mu guards the following fields.
-	kind     kind      // the kind that the next renewal names
-	other    kind      // the kind that the server may have instead, after a downgrade without a reply
+	kinds    []kind    // the kinds that the server may have: several after downgrades without replies; the next renewal names the first
 	isHeld   bool      // the key is held, or was held
 	end      time.Time // the server does not end the lease before this time
 	deadline time.Time // the end of the lease by the clock of this process
@@ -76,7 +75,7 @@ func (c *Client) newLock(keys []string, with settings) *Lock {
 		lease = min(lease, with.holdLimit)
 	}
 	for i, key := range keys {
-		l.parts[i] = &part{Lock: l, key: key, lease: lease.Milliseconds(), kind: with.kind, other: with.kind}
+		l.parts[i] = &part{Lock: l, key: key, lease: lease.Milliseconds(), kinds: []kind{with.kind}}
 	}
 	c.mu.Lock()
 	c.locks[l] = struct{}{}
@@ -262,7 +261,7 @@ func (l *Lock) Handle() (string, error) {
 		h.HoldLeft = max(time.Millisecond, time.Until(l.holdEnd))
 	}
 	for _, p := range l.parts {
-		h.Keys, h.Kinds = append(h.Keys, p.key), append(h.Kinds, p.kind)
+		h.Keys, h.Kinds = append(h.Keys, p.key), append(h.Kinds, p.kinds[0])
 	}
 	var encoded bytes.Buffer
 	err := gob.NewEncoder(&encoded).Encode(h)
@@ -284,7 +283,7 @@ func (c *Client) Resume(ctx context.Context, text string) (*Lock, error) {
 	}
 	l := c.newLock(h.Keys, settings{owner: h.Owner, lease: h.Lease, holdLimit: h.HoldLeft, isRenewed: h.IsRenewed})
 	for i, p := range l.parts {
-		p.token, p.kind, p.other = h.Tokens[i], h.Kinds[i], h.Kinds[i]
+		p.token, p.kinds = h.Tokens[i], h.Kinds[i:i+1:i+1]
 	}
 	renewing, end := joined(ctx, l.over)
 	defer end()

@@ -1055,7 +1055,16 @@ func TestLeadershipIsExclusive(t *testing.T) {
 		_, err := client.Acquire(ctx, "k", lockward.Shared(), lockward.WithoutWaiting())
 		expect(t, err, lockward.ErrBusy)
 		return nil
-	}, lockward.Shared(), lockward.Slots(2), lockward.Weight(2)))
+	}))
+	for _, option := range []lockward.AcquireOption{lockward.Shared(), lockward.Slots(2), lockward.Weight(2)} {
+		err := client.Lead(t.Context(), "k", func(context.Context, *lockward.Lock) error {
+			t.Error("a candidate leads")
+			return nil
+		}, option)
+		if err == nil || err.Error() != "lockward: Lead takes neither Shared nor Slots nor Weight" {
+			t.Error(err)
+		}
+	}
 }
 
 func TestALeaseShorterThanARoundTripIsNotRequestedInABusyLoop(t *testing.T) {

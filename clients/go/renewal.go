@@ -107,15 +107,16 @@ func (l *Lock) renew(ctx context.Context, limit string) error {
 	l.mu.Lock()
 	for _, p := range l.parts {
 		if limit != "" {
-			p.other, p.kind.Limit = p.kind, limit
-			if limit == "SHARED" && p.kind.Weight != "" { // the server refuses SHARED with a weight
-				p.kind.Limit = "SLOTS 1000000"
+			wanted := kind{limit, p.kinds[0].Weight}
+			if limit == "SHARED" && wanted.Weight != "" { // the server refuses SHARED with a weight
+				wanted.Limit = "SLOTS 1000000"
 			}
+			p.kinds = append([]kind{wanted}, slices.DeleteFunc(p.kinds, func(k kind) bool { return k == wanted })...)
 		}
 	}
 	calls := l.newRenewals(ctx, true)
 	l.mu.Unlock()
-	err := l.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(true) })
+	err := l.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(limit != "") })
 	return cmp.Or(l.checkHeld(), err)
 }
 
@@ -158,7 +159,7 @@ func (l *Lock) newRenewals(ctx context.Context, isWanted bool) (calls []*call) {
 
 // finishRenewal sends the request of a call that newRenewals has returned, and stores the outcome. If the server has refused the
 // renewal, the client renews again later.
-func (r *call) finishRenewal(isWanted bool) error {
+func (r *call) finishRenewal(isDowngrade bool) error {
 	err := r.checkNumber(r.ask(), true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,14 +176,20 @@ func (r *call) finishRenewal(isWanted bool) error {
 		return context.Cause(r.over)
 	case err == nil:
 		r.extend()
-		r.other = r.kind
+		r.kinds = r.kinds[:1]
 		return nil
-	// After LIMIT or ERR, the server has executed no request for this kind. But after another error, it may have executed an earlier
-	// request whose reply was lost.
-	case hasCode(err, "LIMIT", "ERR") || isWanted && errors.Is(err, ErrRefused) && !r.isUncertain:
-		r.kind, r.other = r.other, r.kind
 	}
 	r.renewAt = time.Now().Add(min(time.Second, duration(r.lease)/6))
+	isOfAnotherKind := hasCode(err, "LIMIT", "ERR") // the server has executed no request for this kind
+	if len(r.kinds) > 1 && (isOfAnotherKind || isDowngrade && errors.Is(err, ErrRefused)) {
+		refused := r.kinds[0]
+		r.kinds = r.kinds[1:]
+		if isOfAnotherKind {
+			r.renewAt = time.Now()
+		} else if r.isUncertain { // the server may have executed an earlier request
+			r.kinds = append(r.kinds, refused)
+		}
+	}
 	return err
 }
 

@@ -34,10 +34,9 @@ final class Tenure {
 
     // A thread changes the following fields only while it holds this object's monitor. While it holds the monitor, the
     // thread never waits.
-    private List<Object> kind = Request.EXCLUSIVE;
 
-    /** The kind that the server has accepted last. But after a refused downgrade, this is the refused kind. */
-    private List<Object> otherKind = Request.EXCLUSIVE;
+    /** The kinds that the server may have: several after downgrades without replies. The next renewal names the first. */
+    private List<List<Object>> kinds = List.of(Request.EXCLUSIVE);
 
     volatile long token;
     volatile int holds;
@@ -117,8 +116,7 @@ final class Tenure {
         isRenewed |= renewed;
         if (holds == 0) {
             token = newToken;
-            kind = asKind;
-            otherKind = asKind;
+            kinds = List.of(asKind);
             holdEnd = by.sent + holdLimit;
         } else {
             end = Math.max(end, deadline);
@@ -147,7 +145,7 @@ final class Tenure {
 
     /** This limit, with the present weight. The server refuses SHARED with a weight, so the largest number of slots replaces SHARED. */
     synchronized List<Object> withWeight(List<Object> limit) {
-        List<Object> weight = kind.stream().skip(2).toList();
+        List<Object> weight = kinds.get(0).stream().skip(2).toList();
         boolean isRefused = limit.equals(Request.SHARED) && !weight.isEmpty();
         List<Object> accepted = isRefused ? List.of("SLOTS", 1_000_000) : limit;
         return Stream.concat(accepted.stream(), weight.stream()).toList();
@@ -231,7 +229,9 @@ final class Tenure {
         synchronized (this) {
             oldLease = lease;
             lease = newLease == 0 ? lease : newLease;
-            kind = newKind == null ? kind : newKind;
+            if (newKind != null) {
+                kinds = Stream.concat(Stream.of(newKind), others(newKind)).toList();
+            }
         }
         return renew(client.call(key), newLease != 0, newKind).whenComplete((done, failure) -> {
             if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
@@ -261,12 +261,12 @@ final class Tenure {
                         lease = Math.min(lease, call.longestLease);
                         sent.lease = nextLease(isWanted);
                         sent.holds = holdsAtServer();
-                        sent.kind = kind;
+                        sent.kind = kinds.get(0);
                         // The server may set this lease even if the reply is lost.
                         deadline = Math.min(deadline, Clock.leaseEnd(Clock.now(), sent.lease));
                         client.wakeAt(deadline);
                         return Request.withHolds(
-                                "LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), sent.holds, kind);
+                                "LOCK.RENEW", this, sent.lease, List.of("TOKEN", token), sent.holds, sent.kind);
                     }
                 })
                 .thenCompose(reply -> {
@@ -274,19 +274,13 @@ final class Tenure {
                         return renew(call, isWanted, downgrade); // the program has changed the holds meanwhile
                     }
                     synchronized (this) {
-                        // After a refused downgrade the renewals name the kind before it. But if the reply to the
-                        // downgrade
-                        // was lost, the server may already have executed the downgrade. Then it refuses the kind before
-                        // the
-                        // downgrade with LIMIT, and the renewals name the kind of the downgrade again.
-                        if (reply instanceof ServerError refusal
-                                && sent.kind.equals(kind)
-                                && (kind.equals(downgrade) || refusal.code().equals("LIMIT"))) {
-                            kind = otherKind;
-                            otherKind = sent.kind;
+                        if (reply instanceof ServerError refusal) {
+                            reject(sent.kind, refusal.code(), sent.kind.equals(downgrade));
                         }
                         checkNumber(reply);
-                        otherKind = sent.kind;
+                        if (sent.kind.equals(kinds.get(0))) {
+                            kinds = List.of(sent.kind);
+                        }
                         if (renewal == call) {
                             leaseEnds(Clock.leaseEnd(call.sent, sent.lease));
                             renewAt = client.servers.lostAt > call.sent ? Clock.now() : renewAt;
@@ -303,6 +297,21 @@ final class Tenure {
                         client.wakeAt(Math.min(renewAt, deadline));
                     }
                 });
+    }
+
+    private Stream<List<Object>> others(List<Object> kind) {
+        return kinds.stream().filter(other -> !other.equals(kind));
+    }
+
+    /** Called when the server has refused a renewal that named this kind. The next renewal names another kind, if there is one. */
+    private void reject(List<Object> kind, String code, boolean isDowngrade) {
+        boolean isOfAnotherKind = code.equals("LIMIT") || code.equals("ERR"); // the server has no such kind
+        if (kinds.size() > 1 && kind.equals(kinds.get(0)) && (isOfAnotherKind || isDowngrade)) {
+            // After another error, the server may have executed an earlier request whose reply was lost.
+            kinds = isOfAnotherKind
+                    ? others(kind).toList()
+                    : Stream.concat(others(kind), Stream.of(kind)).toList();
+        }
     }
 
     /**
@@ -376,7 +385,7 @@ final class Tenure {
             call = new Call(client.servers, key, Math.min(deadline, Clock.now() + client.patience));
             left = holds - 1;
             kept = left == 0 ? "ALL" : List.of("HOLDS", holdsAtServer() - 1);
-            isDowngrade = !isShared && kind.isEmpty() && left > 0 && left == sharedHolds;
+            isDowngrade = !isShared && kinds.get(0).isEmpty() && left > 0 && left == sharedHolds;
             // Drop the hold before the client sends the release: a renewal that the server denies after the release is
             // no loss.
             dropHold(isShared);
@@ -413,7 +422,7 @@ final class Tenure {
         long holdLeft = holdLimit == Clock.FOREVER ? holdLimit : Clock.left(holdEnd);
         List<Object> handle =
                 new ArrayList<>(List.of(key, owner, token, holdsAtServer(), lease, Math.max(1, holdLeft), isRenewed));
-        handle.addAll(kind);
+        handle.addAll(kinds.get(0));
         end();
         return handle;
     }

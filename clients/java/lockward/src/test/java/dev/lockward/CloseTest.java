@@ -121,14 +121,15 @@ class CloseTest {
         for (int round = 0; round < 20; round++) {
             String name = "closed:" + UUID.randomUUID();
             LockwardClient client =
-                    Server.shared().builder().lease(Duration.ofMillis(90)).build();
+                    Server.shared().builder().lease(Duration.ofMinutes(1)).build();
             CompletableFuture<Boolean> lost = new CompletableFuture<>();
             HeldLock held = client.request(name).acquire();
             held.onLost(loss -> {
                 client.close();
                 lost.complete(true);
             });
-            CompletableFuture<Boolean> refused = client.request(name)
+            Server.shared().call("LOCK.ACQUIRE", name + ":busy", "other", "PX", 60_000);
+            CompletableFuture<Boolean> refused = client.request(name + ":busy")
                     .acquireAsync()
                     .handle((lock, error) -> {
                         client.close();
