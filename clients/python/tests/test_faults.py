@@ -112,6 +112,23 @@ def test_a_call_that_does_not_wait_is_not_busy_but_unreachable_if_no_server_serv
         module.Lock(module.connect(server.port), "a", patience=0.3).acquire(blocking=False)
 
 
+def test_the_error_names_the_reason_of_an_earlier_attempt_if_the_last_attempt_has_no_reply(
+    module: Any, scripted: Any
+) -> None:
+    replies, is_over = [b"-LOADING the dataset\r\n"], threading.Event()
+
+    def answer(_: list[bytes]) -> bytes:
+        if replies:
+            return replies.pop()
+        is_over.wait(20)
+        return b""
+
+    lock = module.Lock(module.connect(scripted(answer).port), "a", patience=0.5, response_limit=0.1)
+    with pytest.raises(UnreachableError, match="LOADING"):
+        lock.acquire(blocking=False)
+    is_over.set()
+
+
 def test_a_lock_is_released_although_a_script_delays_the_handshake_of_a_connection(
     module: Any, own_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +416,7 @@ def test_a_lock_is_renewed_while_the_server_accepts_no_other_connection(
     server = own_server()
     with server.client() as admin, server.client(**login) as own:
         admin.acl_setuser("job", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
-        lock, other = lockward.Lock(own, "a"), lockward.Lock(own, "b", patience=0.1)
+        lock, other = lockward.Lock(own, "a"), lockward.Lock(own, "b", patience=1)
         assert lock.acquire()
         admin.config_set("maxclients", 2)
         with monkeypatch.context() as patch, pytest.raises(UnreachableError, match="max number of clients"):

@@ -96,30 +96,30 @@ class Call:
 
     async def _ask(self, requests: list[Request], extra: float, patience: float) -> None:
         unanswered = requests
+        reasons: dict[str, None] = {}  # an earlier reason may say more than a missing reply to the last attempt
         while True:
-            cause: Any = None
             for node, group in self.runtime.by_node(unanswered):
                 with self.runtime.turn(node, group[0]) as turn:
                     await self.wait_for(turn, patience, node)
                     left = min(self._heard_at + patience, self.until) + (_GRACE if self.waits else 0.0) - monotonic()
                     limit = max(SHORTEST, min(self._response_limit + extra, left))
-                    cause = await self._send(node, group, limit) or cause
+                    await self._send(node, group, limit, reasons)
             unanswered = [request for request in unanswered if not request.is_answered or request.shorten()]
             if not unanswered:
                 return
             left = min(self._heard_at + patience, self.until) - monotonic()
             if left <= 0:
-                cause = cause or unanswered[0].reply
-                raise UnreachableError(f"no server answers: {cause}") from cause
+                raise UnreachableError(f"no server answers: {'; '.join(reasons)}")
             pause = min([left, *[back_off(request.failures) for request in unanswered]])
             for request in unanswered:
                 request.failures += 1
             if pause:
                 await self.runtime.sleep(pause)
 
-    async def _send(self, node: Address | None, requests: list[Request], limit: float) -> Exception | None:
-        """Send requests to a node. Return the error if a reply is missing."""
-        failure: Exception | None = None
+    async def _send(
+        self, node: Address | None, requests: list[Request], limit: float, reasons: dict[str, None]
+    ) -> None:
+        """Send requests to a node. If a reply is missing, or another attempt may succeed, add the reason to `reasons`."""
         for request in requests:
             request.replies = ()
         try:
@@ -129,12 +129,12 @@ class Call:
         except Broken as error:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
-            failure = error
+            reasons[str(error)] = None
+        reasons.update({str(request.reply): None for request in requests if request.code and not request.is_answered})
         # These two errors do not show that there is a primary which can serve.
         if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
             self.answered = True
             self._heard_at = monotonic() if self.waits else self._heard_at
-        return failure
 
     def lost(self, holding: Holding, verb: str, key: bytes, reply: Any = None) -> Exception:
         """The error for a loss that this call finds. The program also gets the lost signal."""
