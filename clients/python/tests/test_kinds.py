@@ -200,6 +200,13 @@ def test_a_permit_that_was_released_is_acquired_again(module: Any, own: Any, cli
             assert permit.held and len(holders(client, "a")) == 1
 
 
+def test_a_permit_that_is_held_is_not_entered_by_another_caller(module: Any, own: Any, client: redis.Redis) -> None:
+    permit = module.Semaphore(own, "a", 3).acquire()
+    with permit, pytest.raises(LockError, match="holds the lock already"), permit:
+        pytest.fail("two callers share one permit")
+    assert not holders(client, "a")
+
+
 def test_a_semaphore_takes_over_options_for_the_wait(module: Any, own: Any, client: redis.Redis) -> None:
     with lockward.Semaphore(client, "a", 1).permits():
         assert module.Semaphore(own, "a", 1, blocking_timeout=0.1).acquire() is None
@@ -383,6 +390,14 @@ def test_a_lock_is_lost_at_its_hold_limit(module: Any, own: Any) -> None:
     if isinstance(lock, InLoop):
         lock._loop.run_until_complete(asyncio.wait_for(lock.lost.wait(), 20))
     assert told.wait(20) and not lock.held
+
+
+def test_the_server_keeps_a_lock_without_renewal_no_longer_than_its_hold_limit(
+    module: Any, own: Any, client: redis.Redis
+) -> None:
+    lock = module.Lock(own, "a", hold_limit=5, auto_renewal=False)
+    assert lock.acquire() and client.pttl("a") <= 5000
+    lock.release()
 
 
 def test_a_handle_keeps_the_hold_limit_while_it_travels(module: Any, own: Any) -> None:

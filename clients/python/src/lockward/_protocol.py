@@ -130,7 +130,9 @@ class Call:
             if not requests[0].is_repeatable and not isinstance(error, NotSent):
                 raise UnreachableError(f"no reply, and the command may have run: {error}") from error
             reasons[str(error)] = None
-        reasons.update({str(request.reply): None for request in requests if request.code and not request.is_answered})
+        for request in requests:
+            if request.replies and request.code and not request.is_answered:
+                reasons[str(request.reply)] = None
         # These two errors do not show that there is a primary which can serve.
         if any(request.replies and request.code not in ("READONLY", "NOREPLICAS") for request in requests):
             self.answered = True
