@@ -1,4 +1,4 @@
-//! Pairs in a cluster, by the number of nodes.
+//! The cost of a pair (an acquire and a release) in a cluster, by the number of nodes.
 //!
 //! In this benchmark all nodes and the clients share one CPU, so the number of pairs a second cannot grow. The CPU time
 //! for each pair shows whether a cluster scales: if this time does not depend on the number of nodes, n nodes with one

@@ -202,7 +202,7 @@ impl Inner {
             let client = redis::Client::open(info)?;
             let connecting = client.get_multiplexed_async_connection_with_config(&config).await;
             let mut connection = connecting.map_err(|error| {
-                if !error.is_connection_dropped() {
+                if !error.is_connection_dropped() || error.is_connection_refusal() {
                     return error;
                 }
                 // A server with `maxclients` connections says so and closes the connection. The redis crate does not

@@ -64,8 +64,11 @@
 //! All monotonic clocks run at the same rate in the model. If the rates of real clocks differ, owners must subtract a
 //! margin from the lease, as the clients do.
 //!
-//! The promises hold even if a renewal does not reach the replica (the next renewal corrects the replica), a reply is
-//! lost, a wall clock is wrong (except for the promise about tokens), or the server drops the key.
+//! The promises hold even if
+//! - a renewal does not reach the replica: the next renewal corrects the replica;
+//! - a reply is lost;
+//! - a wall clock is wrong (except for the promise about tokens);
+//! - the server drops the key.
 //!
 //! One test breaks a rule of the server on purpose, to show that the check finds the error: a guard that checks and
 //! writes in two steps ([`Guards::TwoSteps`]) runs stale writes.

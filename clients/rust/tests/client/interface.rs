@@ -37,7 +37,8 @@ async fn a_server_that_is_not_there_is_named_without_a_lock() {
     let (server, sentinels) = tokio::join!(Client::connect(&server), Client::connect(&sentinels));
     for failed in [server, sentinels] {
         let text = failed.expect_err("an error").to_string();
-        assert!(text.starts_with(&format!("no server answers: 127.0.0.1:{port}")), "{text}");
+        let names_it = text.starts_with(&format!("no server answers: 127.0.0.1:{port}"));
+        assert!(names_it && !text.contains("maxclients"), "{text}");
     }
     let server = Server::start();
     let url = format!("redis://me:wrong@127.0.0.1:{}", server.port());
