@@ -114,10 +114,23 @@ func (l *Lock) renew(ctx context.Context, limit string) error {
 			p.kinds = append([]kind{wanted}, slices.DeleteFunc(p.kinds, func(k kind) bool { return k == wanted })...)
 		}
 	}
-	calls := l.newRenewals(ctx, true)
+	calls, before := l.newRenewals(ctx, true), l.countKinds()
 	l.mu.Unlock()
 	err := l.client.each(ctx, calls, func(r *call) error { return r.finishRenewal(limit != "") })
+	l.mu.Lock()
+	isOfAnotherKind := l.countKinds() < before
+	l.mu.Unlock()
+	if limit == "" && errors.Is(err, ErrRefused) && isOfAnotherKind {
+		return l.renew(ctx, "") // the next renewal names another kind
+	}
 	return cmp.Or(l.checkHeld(), err)
+}
+
+func (l *Lock) countKinds() (count int) {
+	for _, p := range l.parts {
+		count += len(p.kinds)
+	}
+	return count
 }
 
 // newRenewals returns the calls that renew the keys that are held. The caller must hold mu, and must have added an element to renewing.

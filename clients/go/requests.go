@@ -143,53 +143,76 @@ func (r *call) ask() error {
 // send sends the requests of calls to the node that has their keys, in one pipeline. If one reply is missing, all replies count as
 // missing. When ctx ends, send returns at once.
 func (c *Client) send(ctx context.Context, to redirect, calls ...*call) {
-	first, end := calls[0], time.Time{}
+	end := time.Time{}
 	for _, r := range calls {
 		end = earliest(earliest(end, r.until), time.Now().Add(r.limit))
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, end, errLate)
 	defer cancel()
+	n, permits, err := calls[0].permit(ctx, to)
+	if permits != nil {
+		defer func() { <-permits }()
+	}
 	var cn *connection
-	n, err := c.nodeFor(ctx, first.key, to)
-	if err == nil && !first.isWait && !first.isReplicated { // a request that waits at the server must not hold a permit that other calls need
-		permits := n.permits
-		if first.isRenewal {
-			permits = n.renewals
-		}
-		select {
-		case permits <- struct{}{}:
-			defer func() { <-permits }()
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
+	if err == nil {
+		cn, err = c.connection(ctx, n, calls[0].after, calls[0].isWait)
 	}
 	if err == nil {
-		cn, err = c.connection(ctx, n, first.after, first.isWait)
+		err = cn.request(ctx, to.isAsk, calls)
 	}
-	if err == nil {
-		commands := make([]command, 0, len(calls)+2)
-		if to.isAsk {
-			commands = append(commands, newCommand("ASKING"))
-		}
-		sent := time.Now()
+	c.settle(n, cn, calls, err, context.Cause(ctx))
+}
+
+// permit returns the node of the call, and the permits of the node. The caller must return the permit that permit has taken from them.
+// A request that waits at the server takes no permit, because other calls need the permits. Then permits is nil.
+func (r *call) permit(ctx context.Context, to redirect) (n *node, permits chan struct{}, err error) {
+	n, err = r.client.nodeFor(ctx, r.key, to)
+	if err != nil || r.isWait || r.isReplicated {
+		return n, nil, err
+	}
+	permits = n.permits
+	if r.isRenewal {
+		permits = n.renewals
+	}
+	select {
+	case permits <- struct{}{}:
+		return n, permits, nil
+	case <-ctx.Done():
+		return n, nil, ctx.Err()
+	}
+}
+
+// request sends the requests of the calls in one pipeline, and receives the replies.
+func (cn *connection) request(ctx context.Context, isAsk bool, calls []*call) error {
+	commands := make([]command, 0, len(calls)+2)
+	if isAsk {
+		commands = append(commands, newCommand("ASKING"))
+	}
+	sent := time.Now()
+	for _, r := range calls {
+		r.sent = sent
+		r.reply = r.request(r)
+		commands = append(commands, r.reply)
+	}
+	first := calls[0]
+	if first.isReplicated { // one WAIT serves all keys, because each WAIT may last for the whole time
+		first.confirmed = newCommand("WAIT", first.replicas, first.within.Milliseconds())
+		commands = append(commands, first.confirmed)
 		for _, r := range calls {
-			r.sent = sent
-			r.reply = r.request(r)
-			commands = append(commands, r.reply)
-		}
-		if first.isReplicated { // one WAIT serves all keys, because each WAIT may last for the whole time
-			replicas := newCommand("WAIT", first.replicas, first.within.Milliseconds())
-			commands = append(commands, replicas)
-			for _, r := range calls {
-				r.confirmed = replicas
-			}
-		}
-		err = cn.exchange(ctx, commands)
-		if err == nil && first.isReplicated && isTransient(first.confirmed.Err()) {
-			err = first.confirmed.Err()
+			r.confirmed = first.confirmed
 		}
 	}
-	ended := context.Cause(ctx)
+	err := cn.exchange(ctx, commands)
+	if err == nil && first.isReplicated && isTransient(first.confirmed.Err()) {
+		return first.confirmed.Err()
+	}
+	return err
+}
+
+// settle stores the outcome of the calls, and keeps or closes the connection. cn is nil if no connection could be opened. err is the
+// error of the exchange, and ended is why its context has ended.
+func (c *Client) settle(n *node, cn *connection, calls []*call, err, ended error) {
+	first := calls[0]
 	isSent := cn != nil && cn.isReady
 	isBroken := isSent && err != nil && ended == nil
 	for _, r := range calls {

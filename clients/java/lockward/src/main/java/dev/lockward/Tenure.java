@@ -273,10 +273,10 @@ final class Tenure {
                     if (sent.holds != holdsAtServer() && reply instanceof ServerError) {
                         return renew(call, isWanted, downgrade); // the program has changed the holds meanwhile
                     }
+                    if (reply instanceof ServerError refusal && reject(sent.kind, refusal.code(), downgrade)) {
+                        return renew(call, isWanted, null);
+                    }
                     synchronized (this) {
-                        if (reply instanceof ServerError refusal) {
-                            reject(sent.kind, refusal.code(), sent.kind.equals(downgrade));
-                        }
                         checkNumber(reply);
                         if (sent.kind.equals(kinds.get(0))) {
                             kinds = List.of(sent.kind);
@@ -303,15 +303,21 @@ final class Tenure {
         return kinds.stream().filter(other -> !other.equals(kind));
     }
 
-    /** Called when the server has refused a renewal that named this kind. The next renewal names another kind, if there is one. */
-    private void reject(List<Object> kind, String code, boolean isDowngrade) {
+    /**
+     * Called when the server has refused a renewal that named this kind. The next renewal names another kind, if there is one. Returns
+     * whether to send it at once.
+     */
+    private synchronized boolean reject(List<Object> kind, String code, @Nullable List<Object> downgrade) {
+        boolean isDowngrade = kind.equals(downgrade);
         boolean isOfAnotherKind = code.equals("LIMIT") || code.equals("ERR"); // the server has no such kind
-        if (kinds.size() > 1 && kind.equals(kinds.get(0)) && (isOfAnotherKind || isDowngrade)) {
-            // After another error, the server may have executed an earlier request whose reply was lost.
-            kinds = isOfAnotherKind
-                    ? others(kind).toList()
-                    : Stream.concat(others(kind), Stream.of(kind)).toList();
+        if (kinds.size() == 1 || !kind.equals(kinds.get(0)) || !(isOfAnotherKind || isDowngrade)) {
+            return false;
         }
+        // After another error, the server may have executed an earlier request whose reply was lost.
+        kinds = isOfAnotherKind
+                ? others(kind).toList()
+                : Stream.concat(others(kind), Stream.of(kind)).toList();
+        return !isDowngrade;
     }
 
     /**
