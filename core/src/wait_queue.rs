@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Queued<H> {
     /// The waiter. If its client is absent, its handle is not used.
     pub waiter: Waiter<H>,
-    /// What is known of a kept place; `None` while the client waits. The box keeps the memory of waiters small.
-    pub absent: Option<Box<Absent>>,
+    /// What is known of a kept place; `None` while the client waits.
+    pub absent: Option<Absent>,
     /// The keyed hash of the owner.
     pub owner_hash: u64,
 }
@@ -51,12 +51,12 @@ impl<H> Queued<H> {
 
     /// The instant at which a kept place ends.
     pub fn ends(&self) -> Option<Instant> {
-        self.absent.as_ref().map(|absent| absent.since.after(self.waiter.wait_request.keep.unwrap_or_default()))
+        self.absent.map(|absent| absent.since.after(self.waiter.wait_request.keep.unwrap_or_default()))
     }
 
     /// The instant at which the wait limit is reached, or at which a kept place is passed over or ends.
     pub fn limit(&self) -> Option<Instant> {
-        match &self.absent {
+        match self.absent {
             None => self.waiter.wait_request.wait_limit,
             Some(absent) => absent.holds_back_until.or_else(|| self.ends()),
         }
@@ -166,7 +166,7 @@ impl<H> WaitQueue<H> {
         let positions: BTreeSet<Position> = self.kept.iter().map(|(_, position)| *position).collect();
         positions.into_iter().filter_map(|position| {
             let queued = self.at(position)?;
-            Some((queued.owner(), queued.absent.as_ref()?.holds_back_until.is_some()))
+            Some((queued.owner(), queued.absent?.holds_back_until.is_some()))
         })
     }
 
@@ -191,7 +191,7 @@ impl<H> WaitQueue<H> {
             .entry(queued.owner_hash)
             .and_modify(|positions| positions.insert(position))
             .or_insert(Positions::One(position));
-        if let Some(absent) = &queued.absent {
+        if let Some(absent) = queued.absent {
             self.kept.insert((absent.since, position));
             if absent.holds_back_until.is_none() {
                 self.passed_over.insert(position, queued);
@@ -205,7 +205,7 @@ impl<H> WaitQueue<H> {
     /// with the same hash, has other places.
     pub fn remove(&mut self, position: Position) -> Option<(Queued<H>, bool)> {
         let queued = self.places.remove(position).or_else(|| self.passed_over.remove(&position))?;
-        if let Some(absent) = &queued.absent {
+        if let Some(absent) = queued.absent {
             self.kept.remove(&(absent.since, position));
         }
         let mut has_other_places = false;

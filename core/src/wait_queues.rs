@@ -464,7 +464,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         let was_first = self.is_first(queue, position);
         let queued = self.take(queue, position)?;
         if queued.ends() > Some(now) {
-            let absent = queued.absent.map(|absent| Absent { holds_back_until: None, ..*absent });
+            let absent = queued.absent.map(|absent| Absent { holds_back_until: None, ..absent });
             self.insert(queue, queued.waiter, absent);
         }
         self.removed(queue, was_first, now);
@@ -599,7 +599,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
             None => _ = self.by_handle.insert(waiter.wait_request.handle, (id, position)),
             Some(absent) => _ = self.kept.insert((absent.since, id, position)),
         }
-        let queued = Queued { waiter, absent: absent.map(Box::new), owner_hash };
+        let queued = Queued { waiter, absent, owner_hash };
         if let Some(limit) = queued.limit() {
             self.limits.insert((limit, id, position));
         }
@@ -625,7 +625,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         if let Some(limit) = queued.limit() {
             self.limits.remove(&(limit, id, *position));
         }
-        match &queued.absent {
+        match queued.absent {
             None => {
                 self.by_handle.remove(&wait_request.handle);
                 shrink_if_sparse(&mut self.by_handle);
