@@ -198,6 +198,8 @@ impl Cluster {
     /// attempt that comes soon after an earlier attempt, so this function repeats the attempt.
     #[track_caller]
     pub fn hand_over_to(&self, replica: &Server) {
+        // A replica that does not know yet of a slot that its primary has imported would not take over this slot.
+        self.see_agreement();
         let mut client = replica.client();
         let mut asked: Option<Instant> = None;
         within(HAND_OVER, "the replica is the primary", || {

@@ -62,6 +62,14 @@ export type Key = string | Buffer;
 /** Returns the key as text, if it is valid UTF-8. */
 export const keyOf = (bytes: Buffer): Key => (isUtf8(bytes) ? bytes.toString() : bytes);
 
+/** The request with the longest lease that the server accepts. Throws if the server has refused something else, or this lease too. */
+function shortened(request: Request, error: ServerError, refused: Tenure, tenures: Tenures): Request {
+  const longest = /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
+  if (!longest || request.isShortened) throw new LockRefusedError(error.message, refused.key);
+  for (const each of tenures) each.lease = Number(longest[1]);
+  return { ...request, isShortened: true };
+}
+
 export class Servers {
   static readonly #known = new WeakMap<RedisClient, Servers>();
 
@@ -143,13 +151,7 @@ export class Servers {
         if (REFUSES_WRITES.has(error.code)) node.retireBefore(sent - FIRST_PAUSE);
         else if (!isRedirected) answeredAt = now();
       } catch (error) {
-        if (error instanceof ServerError) {
-          // Take the longest lease that the server accepts, but only once.
-          const longest = /^ERR invalid expire time .*: at most (\d+) /.exec(error.message);
-          if (!longest || request.isShortened) throw new LockRefusedError(error.message, refused.key);
-          for (const each of tenures) each.lease = Number(longest[1]);
-          return this.ask(tenures, { ...request, isShortened: true });
-        }
+        if (error instanceof ServerError) return this.ask(tenures, shortened(request, error, refused, tenures));
         progress.isReplyLost ||= sent > 0;
         signal?.throwIfAborted();
         // Keep an earlier reason if this failure is only a missing reply: the earlier reason says more.
