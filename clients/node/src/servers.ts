@@ -10,7 +10,7 @@ import type { Adapter, Address, Command, RedisClient } from "./adapters.js";
 import { adapterOf, addressIn, isEnded, nameOf, onEnd, ServerError } from "./adapters.js";
 import { LockRefusedError, UnreachableError } from "./errors.js";
 import { Node } from "./node.js";
-import type { Tenures } from "./tenure.js";
+import type { Tenure, Tenures } from "./tenure.js";
 import { NoReply, now, Schedule, UNLIMITED } from "./time.js";
 
 export interface Request {
