@@ -226,8 +226,8 @@ func (c *Client) waitPermit(ctx context.Context) <-chan struct{} {
 }
 
 // acquire tries the key, and then waits until the key is held, if the caller wants to wait. To wait in the server's queue, acquire
-// needs one of the client's waitPermits. Until acquire gets a permit, it polls. The polls prevent a deadlock: the callers that have the
-// permits may all wait for a lock that this caller holds.
+// needs one of the client's waitPermits. Until acquire gets a permit, it polls. Without the polls there could
+// be a deadlock: the callers that have the permits may all wait for a key that this caller already holds.
 func (p *part) acquire(ctx context.Context) error {
 	err := p.take(ctx, acquireCommand, false, p)
 	if !p.mayWait || !errors.Is(err, ErrBusy) {

@@ -150,7 +150,7 @@ func ownOptions(theirs *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// connection returns an idle connection to a node that was opened after a time, or opens a new connection.
+// connection returns an idle connection to the node, which was opened after the given time. If there is none, it opens a connection.
 func (c *Client) connection(ctx context.Context, n *node, after time.Time, isWait bool) (*connection, error) {
 	if cn := c.takeIdle(n, after, isWait); cn != nil {
 		return cn, nil
@@ -244,8 +244,8 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 	}
 }
 
-// abandon closes a connection whose request has no reply. It returns when the server has read the request: then the server closes the
-// connection. After the limit, the operating system does not send the request any more.
+// abandon closes a connection whose request has no reply. It waits until the server has read the request and closed the connection, but
+// not longer than the limit. If the request is still unsent then, the operating system drops it.
 func (cn *connection) abandon(limit time.Duration) {
 	defer cn.close()
 	conn := cn.Conn

@@ -210,8 +210,8 @@ fn decode_puts(mut reader: Reader<'_>) -> Result<Lock, Malformed> {
     if reader.rest.is_empty() {
         return Ok(Lock::held_by_one(first, expires_at));
     }
-    // The list gets its memory once. If the list grew, a hostile payload could make it take much more memory than the
-    // payload itself.
+    // The list gets all its memory now. Otherwise a hostile payload could make the list double its memory again and
+    // again, until the list takes much more memory than the payload.
     let mut holders = Vec::with_capacity((reader.rest.len() / SHORTEST_PUT).saturating_add(1));
     holders.push(first);
     while !reader.rest.is_empty() {

@@ -252,8 +252,9 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         ]
     }
 
-    /// Whether a request has to wait behind other requests. Places that are passed over do not count. So a request does
-    /// not wait if it takes over the first of the other places, or a passed-over place before it.
+    /// Whether a request has to wait behind other requests. This function ignores the kept
+    /// places that hold back no waiter. So a request does not wait if it takes over the first of the other places, or
+    /// an ignored place before it.
     #[must_use]
     pub fn is_behind(&self, queue: QueueId, request: &AcquireRequest) -> bool {
         let Some(first) = self.first_position(queue) else { return false };
@@ -345,7 +346,7 @@ impl<H: Copy + Eq + Hash> WaitQueues<H> {
         queue.flat_map(move |queue| queue.places_of(owner, self.hasher.hash_one(owner)))
     }
 
-    /// The first position. Places that are passed over do not count.
+    /// The first position. This function ignores the kept places that hold back no waiter.
     fn first_position(&self, queue: QueueId) -> Option<Position> {
         self.queues.get(&queue)?.places.first_position()
     }

@@ -90,7 +90,7 @@ impl KnownCommand {
         if self.arity < 0 { count >= self.arity.saturating_neg() } else { count == self.arity }
     }
 
-    /// The positions and flags of all keys of a call; `None` when only the server can find the keys.
+    /// For each key of a call, its position and its flags. `None` when only the server can find the keys.
     pub fn keys(&self, words: &[&[u8]]) -> Option<Vec<(usize, c_int)>> {
         let mut keys = Vec::new();
         for spec in &self.specs {

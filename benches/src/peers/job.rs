@@ -76,7 +76,8 @@ pub struct Answer {
     /// The important defaults and peculiarities of the library.
     pub notes: String,
     /// The tenures of each client: for each tenure three numbers, when the client asked, got the lock, and began to
-    /// release it. The numbers are microseconds since the counted time began, and negative in the warm-up.
+    /// release it. The numbers are microseconds since the beginning of the counted time. In
+    /// the warm-up they are negative.
     pub tenures_us: Vec<Vec<i64>>,
     /// How often the library gave up waiting, without a grant.
     #[serde(default)]

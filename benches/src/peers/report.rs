@@ -155,8 +155,8 @@ impl Report {
         let measured = self.entries.iter().filter_map(|entry| entry.result.as_ref().ok());
         let others = 100.0 * measured.map(|measured| measured.others).fold(0.0, f64::max);
         let mut text = format!(
-            "Conditions of this run: {}; {seconds} s a job. Other programs used at most {others:.0} % of the CPU time of a \
-             job.\n",
+            "Conditions of this run: {}; {seconds} s for each job.\n\
+             While a job ran, other programs used at most {others:.0} % of the CPU time.\n",
             circumstances()
         );
         for (title, columns) in TABLES {

@@ -59,7 +59,8 @@ impl Watch {
         let Self { options, servers } = self;
         let options = Arc::new(options);
         let mut primaries = servers.primaries(&[])?;
-        // The servers with a listener. The flag tells the listener to end when its server is no primary any more.
+        // The servers with a listener. The flag becomes false when the server is no primary any more. Then the
+        // listener ends.
         let mut listening: HashMap<String, Arc<AtomicBool>> = HashMap::new();
         let (sender, lost) = channel();
         // The failures that the output has reported, by the address of the server.

@@ -141,7 +141,7 @@ export class Tenure {
   }
 
   /**
-   * Renews the lock, and sets its lease from now on. With a kind, this is a downgrade to this kind. Throws when the tenure is
+   * Renews the lock. Later renewals use this lease, too. With a kind, this is a downgrade to this kind. Throws when the tenure is
    * lost. If no server answers, the next renewal sets the lease and the kind.
    */
   async renew({ lease = this.lease, kind }: { lease?: number | undefined; kind?: Kind } = {}): Promise<void> {

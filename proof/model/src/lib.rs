@@ -70,8 +70,8 @@
 //! - a wall clock is wrong (except for the promise about tokens);
 //! - the server drops the key.
 //!
-//! One test breaks a rule of the server on purpose, to show that the check finds the error: a guard that checks and
-//! writes in two steps ([`Guards::TwoSteps`]) runs stale writes.
+//! One test breaks a rule of the server on purpose: its guard checks and writes in two steps ([`Guards::TwoSteps`]). So
+//! it runs stale writes, and the check must find them.
 //!
 //! Only exclusive owners write, because a reader may write beside readers with larger tokens. The promise [`GUARDED`]
 //! is about the data of each server alone. So the loss of data in a failover does not break this promise.

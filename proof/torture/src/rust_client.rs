@@ -22,7 +22,8 @@ const BOUND: Duration = Duration::from_secs(60);
 const LOSS_REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// The longest lease in milliseconds. No quarantine is shorter than this lease.
 const LEASE: u64 = 800;
-/// Errors of a server that cannot serve now. The client returns such an error when its time limit is over.
+/// The errors of a server that cannot serve the request now, but may later. The client repeats the request, and returns
+/// such an error only when its time limit is over.
 const UNAVAILABLE: [&str; 8] =
     ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOREPLICAS", "READONLY", "UNBLOCKED", "MOVED", "ASK"];
 /// How often a task checks whether it holds its lock.

@@ -266,8 +266,8 @@ final class Acquisition {
             }
             CompletableFuture<Void> turn = this.turn == null ? client.servers.beginTurn() : this.turn;
             this.turn = turn;
-            // Poll until the turn begins. The polls prevent a deadlock: all connections may wait for a lock that this
-            // caller holds.
+            // Poll until the turn begins. Without the polls there could be a deadlock: all connections may wait for a
+            // lock that this caller holds.
             CompletableFuture<?> pause = turn.isDone() ? turn : call.pause(Math.min(left, Clock.backOff(++polls)));
             then(CompletableFuture.anyOf(turn, pause), paused -> {
                 if (turn.isDone()) {
