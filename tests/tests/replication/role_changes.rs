@@ -2,7 +2,7 @@
 //! not serve the waiters, because a server aborts if a module then writes in the background.
 
 use lockward_tests::{Client, Link, Reply, Server, Setup, eventually, rounds};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 /// The number of contended locks.
@@ -316,14 +316,23 @@ fn an_isolated_primary_with_min_replicas_to_write_grants_nothing_in_the_backgrou
     assert_same(&primary, &replica);
 }
 
+/// Sets the flag when it is dropped.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn servers_that_swap_roles_all_the_time_end_up_identical() {
     let servers = [logged().start(), logged().start()];
     let ports = servers.each_ref().map(Server::port);
-    let over = AtomicBool::new(false);
+    let (over, with_a_grant) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for number in 0..8 {
-            let over = &over;
+            let (over, with_a_grant) = (&over, &with_a_grant);
             scope.spawn(move || {
                 let (mut attempt, mut granted) = (0_usize, 0);
                 while !over.load(Ordering::Relaxed) {
@@ -332,7 +341,10 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
                     let key = format!("lock-{}", (attempt + number) % 3);
                     let ask = format!("LOCK.ACQUIRE {key} A{number} PX {} BLOCK 200", 5 + attempt * 7 % 90);
                     while let Ok(reply) = client.try_call(&ask[..]) {
-                        granted += usize::from(matches!(reply, Reply::Array(_)));
+                        if matches!(reply, Reply::Array(_)) {
+                            with_a_grant.fetch_add(usize::from(granted == 0), Ordering::Relaxed);
+                            granted += 1;
+                        }
                         if matches!(reply, Reply::Error(_)) || over.load(Ordering::Relaxed) {
                             break;
                         }
@@ -341,9 +353,9 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
                         }
                     }
                 }
-                assert!(granted > 0);
             });
         }
+        let _end = SetAtEnd(&over); // also if this thread panics: the scope waits for the clients
         let [mut one, mut other] = servers.each_ref().map(Server::client);
         for round in 0..rounds(8, 200) {
             // The PING is in the same packet as REPLICAOF, so the server reads both commands in one iteration of its
@@ -362,7 +374,7 @@ fn servers_that_swap_roles_all_the_time_end_up_identical() {
             }
             other.call("REPLICAOF NO ONE");
         }
-        over.store(true, Ordering::Relaxed);
+        eventually("each client has had a grant", || with_a_grant.load(Ordering::Relaxed) == 8);
     });
     let [one, other] = &servers;
     one.client().see_blocked(0);
