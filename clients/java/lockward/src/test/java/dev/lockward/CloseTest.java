@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Delayed;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
@@ -28,12 +29,19 @@ class CloseTest {
         try (ScriptedServer server = new ScriptedServer(request -> "-LOADING later")) {
             LockwardClient client = Server.builder(server.uri()).build();
             Acquisition caller = new Acquisition(client.request("k"), Map.of(), null, 0, Clock.FOREVER).start();
-            eventually(() -> server.requests.size() >= 8); // the next pause takes at least 500 ms
+            eventually(() -> server.requests.size() >= 8 && isPausing(client));
             client.close();
             // On a busy machine, the pause may have ended before the close.
             assertTrue(caller.result.isDone() || server.requests.size() > 8);
             assertThrows(IllegalStateException.class, () -> Clock.await(caller.result));
         }
+    }
+
+    /** Whether the client's timer will end a pause after 400 ms to a second. The pauses after 7 failures take at least 500 ms. */
+    private static boolean isPausing(LockwardClient client) {
+        return client.servers.timer.getQueue().stream()
+                .map(task -> ((Delayed) task).getDelay(TimeUnit.MILLISECONDS))
+                .anyMatch(delay -> delay >= 400 && delay <= 1_000);
     }
 
     @Test
