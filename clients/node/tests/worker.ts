@@ -1,6 +1,7 @@
 // The worker of the conformance suite: clients/conformance/README.md describes its lines. With --node-redis the worker
 // uses node-redis.
 
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -148,12 +149,11 @@ async function run(id: string, command: string, words: string[]): Promise<string
     case "lead":
       await lockward.lead(text, options(settingsOf(rest)), async (term, signal) => {
         print(`event leading ${name} ${term}`);
-        await new Promise<void>((resolve, reject) => {
-          resignations.set(name, resolve);
-          signal.addEventListener("abort", () => {
-            print(`event deposed ${name}`);
-            reject(signal.reason);
-          });
+        const resigned = new Promise<void>((resolve) => resignations.set(name, resolve));
+        const deposed = once(signal, "abort").then(() => Promise.reject(signal.reason));
+        await Promise.race([resigned, deposed]).catch((reason) => {
+          print(`event deposed ${name}`);
+          throw reason;
         });
       });
       return "ok";

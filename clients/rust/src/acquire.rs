@@ -201,9 +201,9 @@ impl Lock {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`], [`Error::Unreachable`] and [`Error::Lost`].
-    /// While no server answers, the candidate keeps trying. [`Error::Invalid`] also when the lock has several keys, is
-    /// shared, has slots or has a wait limit.
+    /// The errors of [`acquire`](Self::acquire), except [`Error::Busy`] and [`Error::Unreachable`]: while no server
+    /// answers, the candidate keeps trying. The errors of [`Guard::release`] when `work` has returned. [`Error::Invalid`]
+    /// also when the lock has several keys, is shared, has slots or has a wait limit.
     pub async fn lead<F: Future>(self, mut work: impl FnMut(Arc<Guard>) -> F) -> Result<F::Output, Error> {
         if self.keys.len() != 1 || self.kind != Kind::default() || self.wait < FAR_FUTURE {
             return Err(Error::invalid("a leader holds one exclusive lock, and waits for it without limit"));
@@ -215,9 +215,8 @@ impl Lock {
                 Ok(())
             });
             let ended = term.await;
-            // If `work` has ended, it does not matter if the lock was lost just before the release.
             if let Some(value) = value {
-                return Ok(value);
+                return ended.map(|()| value);
             }
             match ended {
                 Ok(()) | Err(Error::Unreachable { .. } | Error::Lost { .. }) => {}

@@ -489,11 +489,13 @@ async def lead(make: Callable[..., L], run: Callable[[L], Awaitable[T]], options
             continue
         try:
             result = await run(lock)
-            if lock.held:
-                return result
-        except LockLostError:
-            if lock.held:
-                raise
-        finally:
+        except BaseException as error:
+            is_deposed = isinstance(error, LockLostError) and not lock.held
             with suppress(LockError, UnreachableError):  # the lock was lost, or it ends with its lease
                 await protocol.release(lock)
+            if not is_deposed:
+                raise
+        else:
+            if lock.held:
+                await protocol.release(lock)
+                return result

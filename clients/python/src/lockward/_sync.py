@@ -131,7 +131,8 @@ def lead(redis: Any, name: Name, run: Callable[[Lock], T], **options: Any) -> T:
 
     ``lock.fencing_token`` is the term. ``run`` should return soon after ``lock.lost`` is set, or when ``lock.guarded`` raises
     LockLostError. Then this function waits to become the leader again. This function waits without limit, even while no server
-    answers. The options are the options of ``Lock`` that have an effect on a leader.
+    answers. The options are the options of ``Lock`` that have an effect on a leader. If the release finds that the lock was
+    lost, this function raises LockLostError.
     """
 
     async def call(lock: Lock) -> T:

@@ -154,7 +154,7 @@ async def lead(redis: Any, name: Name, run: Callable[[Lock], Awaitable[T]], **op
 
     ``lock.fencing_token`` is the term. When the lock is lost, this function cancels ``run``, and waits to become the leader
     again. This function waits without limit, even while no server answers. The options are the options of ``Lock`` that have
-    an effect on a leader.
+    an effect on a leader. If the release finds that the lock was lost, this function raises LockLostError.
     """
 
     async def call(lock: Lock) -> T:

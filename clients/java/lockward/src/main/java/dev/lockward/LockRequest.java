@@ -166,12 +166,29 @@ public final class LockRequest implements Cloneable {
             } catch (LockUnreachableException outage) {
                 continue;
             }
-            isDone = leadOnce(term, leader);
+            try {
+                isDone = runUntilDeposed(term, leader);
+            } finally {
+                if (!isDone) {
+                    giveUp(term);
+                }
+            }
+            if (isDone) {
+                term.close();
+            }
+        }
+    }
+
+    private static void giveUp(HeldLock term) {
+        try {
+            term.close();
+        } catch (LockLostException | LockUnreachableException ended) {
+            // The term is over.
         }
     }
 
     /** Returns false if the leadership was lost. */
-    private static boolean leadOnce(HeldLock term, LockwardClient.Leader leader) throws InterruptedException {
+    private static boolean runUntilDeposed(HeldLock term, LockwardClient.Leader leader) throws InterruptedException {
         Thread thread = Thread.currentThread();
         AtomicBoolean isLeading = new AtomicBoolean(true);
         term.onLost(loss -> {
@@ -196,11 +213,6 @@ public final class LockRequest implements Cloneable {
                 if (!isLeading.getAndSet(false)) {
                     Thread.interrupted(); // clear the interrupt, because the client sent it only to end the leader
                 }
-            }
-            try {
-                term.close();
-            } catch (LockLostException | LockUnreachableException ended) {
-                // The term is over.
             }
         }
     }

@@ -251,6 +251,8 @@ public final class LockwardClient implements AutoCloseable {
      * lock is lost while {@code leader} runs, the client interrupts this thread. After {@code leader} has returned or thrown an exception,
      * this method waits again. If {@code leader} ends while the lock is held, this method releases the lock and ends.
      *
+     * @throws LockLostException when the release finds that the lock was lost
+     * @throws LockUnreachableException when no server answers the release
      * @throws InterruptedException when the program has interrupted this thread
      */
     public void lead(String name, Leader leader) throws InterruptedException {
