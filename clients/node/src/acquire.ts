@@ -36,8 +36,8 @@ export function planOf(settings: Settings, keys: readonly Key[], options: Acquir
   const { lease, renewal = true, signal, owner, replicas: wanted, ...kind } = others;
   const replicas = { count: 0, within: 0, ...wanted }; // a copy, because the program may change its object
   checkOption("waitLimit", waitLimit, 0, UNLIMITED);
-  checkOption("lease", lease ?? 1);
-  checkOption("holdLimit", holdLimit, 1, UNLIMITED);
+  checkOption("lease", lease ?? 2, 2); // `leaseEnd` subtracts a millisecond
+  checkOption("holdLimit", holdLimit, 2, UNLIMITED);
   checkOption("replicas.count", replicas.count, 0);
   checkOption("replicas.within", replicas.within, wanted ? 1 : 0); // for WAIT, 0 means no limit
   if (owner === "*") throw new RangeError("an owner must not be *, because the server makes another owner for each *");

@@ -70,21 +70,25 @@ const CONNECT_LIMIT = 2_000;
 /** How long to wait for the Sentinels, in milliseconds. Then the client uses the last known primary. */
 const SENTINEL_LIMIT = 100;
 
+const NO_CLIENT = "the client must be one of ioredis or node-redis, and not a pool";
+
 export function adapterOf(client: RedisClient): Adapter {
+  if (Object(client) !== client) throw new TypeError(NO_CLIENT);
   if ("isCluster" in client && client.isCluster && "slots" in client) return ioClusterAdapter(client as Cluster);
   if ("status" in client && "duplicate" in client) return ioRedisAdapter(client as Redis);
   if ("nodeClient" in client) return nodeClusterAdapter(client as unknown as RedisClusterType);
   if ("_execute" in client) return nodeSentinelAdapter(client as unknown as RedisSentinelType);
   const isNodeRedis = "isOpen" in client && "duplicate" in client;
-  if (!isNodeRedis) throw new TypeError("the client must be one of ioredis or node-redis");
+  if (!isNodeRedis) throw new TypeError(NO_CLIENT);
   return { prefix: (client as RedisClientType).options?.keyPrefix, open: () => openNode(client as RedisClientType) };
 }
 
 /** Whether the caller has closed the client. */
 export function isEnded(client: RedisClient): boolean {
-  const { isOpen, status, manuallyClosing } = client as unknown as Record<string, unknown>;
+  const { isOpen, status, manuallyClosing, stream } = client as unknown as Record<string, unknown>;
   // If the caller closes ioredis while it reconnects, ioredis does not change its status until the caller connects it again.
-  return isOpen === false || status === "end" || (manuallyClosing === true && status !== "ready");
+  const isClosing = status !== "ready" || (stream as Redis["stream"] | undefined)?.writableEnded === true;
+  return isOpen === false || status === "end" || (manuallyClosing === true && isClosing);
 }
 
 /** Calls the listener when the client ends. */

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import type { Command } from "./adapters.js";
 import type { LockLostError } from "./errors.js";
 import type { Kind, Tenure, Tenures } from "./tenure.js";
@@ -95,7 +96,7 @@ export class Lock implements AsyncDisposable {
    * answers within the patience, and with `LockRefusedError` when the server refuses the renewal.
    */
   async renew(lease?: number): Promise<void> {
-    checkOption("lease", lease ?? 1);
+    checkOption("lease", lease ?? 2, 2);
     await Promise.all(this.#tenures.map((each) => each.renew({ lease })));
   }
 
@@ -122,6 +123,8 @@ export class Lock implements AsyncDisposable {
    */
   async guarded(...command: Command | []): Promise<unknown> {
     if (this.#tenures.length > 1) throw new TypeError("a guarded command needs a lock of one key");
+    const isPart = (part: unknown) => typeof part === "string" || typeof part === "number" || Buffer.isBuffer(part);
+    if (!command.every(isPart)) throw new TypeError("a command consists of strings, numbers and Buffers");
     return this.#tenures[0].guarded(command);
   }
 
@@ -176,5 +179,5 @@ export function refuseOthers(others: object): void {
 /** Throws if an option is neither a whole number nor `most`, or is less than `least`. */
 export function checkOption(name: string, value: number, least = 1, most = Number.MAX_SAFE_INTEGER): void {
   if ((Number.isSafeInteger(value) || value === most) && value >= least) return;
-  throw new RangeError(`${name} must be a whole number of at least ${least}, not ${value}`);
+  throw new RangeError(`${name} must be a whole number of at least ${least}, not ${inspect(value)}`);
 }

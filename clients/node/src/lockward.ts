@@ -109,7 +109,7 @@ export class Lockward {
    * was lost before the routine returns, the promise rejects with `LockLostError`.
    */
   async using<T>(keys: Keys, ...rest: OptionsAnd<AcquireOptions, Routine<T>>): Promise<T> {
-    const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const [options, routine] = optionsAnd(rest);
     return runAndRelease(await this.acquire(keys, options), routine);
   }
 
@@ -120,7 +120,7 @@ export class Lockward {
    * routine is running, the routine's signal also aborts.
    */
   async lead<T>(key: string | Buffer, ...rest: OptionsAnd<LeadOptions, LeaderRoutine<T>>): Promise<T> {
-    const [options, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
+    const [options, routine] = optionsAnd(rest);
     const { lease, signal, owner, replicas, ...others } = options;
     refuseOthers(others);
     this.#settings.servers.fullKey(key); // throws if there are several keys
@@ -146,7 +146,7 @@ export class Lockward {
    * string is not a handle.
    */
   async resume(handle: string): Promise<Lock> {
-    const [owner, renewal, holdLeft, ...parts] = [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
+    const [owner, renewal, holdLeft, ...parts] = partsOf(handle);
     const isHandle = parts.length > 0 && parts.every((part) => Number.isSafeInteger(part?.[2])); // the lease
     if (!isHandle) throw new SyntaxError("this is not the handle of a lock");
     const options = { owner, renewal, holdLimit: holdLeft ?? UNLIMITED };
@@ -186,6 +186,22 @@ export class Lockward {
 
 /** The options of `lead`. */
 export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "replicas">;
+
+/** The options, and the routine after them. Throws before any lock is acquired if the program has confused them. */
+function optionsAnd<O, R>(rest: OptionsAnd<O, R>): [O, R] {
+  const [options, routine] = rest.length === 1 ? [{} as O, rest[0]] : rest;
+  if (typeof routine !== "function") throw new TypeError("the last argument must be a function, after the options");
+  return [options, routine];
+}
+
+/** The parts of a handle. Empty if this is not JSON. */
+function partsOf(handle: string) {
+  try {
+    return [JSON.parse(Buffer.from(handle, "base64url").toString())].flat();
+  } catch {
+    return [];
+  }
+}
 
 async function runAndRelease<T>(lock: Lock, routine: Routine<T>): Promise<T> {
   const running = (async () => routine(lock.signal, lock))();

@@ -115,7 +115,7 @@ export class Tenure {
 
   /** Throws when the tenure was lost or released. */
   checkHeld(): void {
-    if (this.#isReleased) throw new TypeError("the lock was released");
+    if (this.#isReleased) throw new TypeError("the lock was released, or handle() has ended it here");
     if (now() >= this.deadline) this.#lose();
     if (this.loss !== undefined) throw this.loss;
   }

@@ -204,7 +204,7 @@ for (const library of LIBRARIES) {
       await (await patient).release();
       const tiny = await lockward.acquire("tiny", { lease: 50, renewal: false });
       await eventually(() => tiny.signal.aborted);
-      for (const lease of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
+      for (const lease of [0, -1, 1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
         await assert.rejects(lockward.acquire("none", { lease }), RangeError);
         await assert.rejects(tiny.renew(lease), RangeError);
       }
@@ -290,6 +290,7 @@ for (const library of LIBRARIES) {
     test("strings in the reply to a guarded command are text", async () => {
       const lock = await lockward.acquire("{g}lock");
       await lock.guarded("RPUSH", "{g}list", "one", Buffer.from("zwei"), 3);
+      await assert.rejects(lock.guarded("SET", "{g}data", undefined as unknown as string), TypeError);
       assert.deepEqual(await lock.guarded("LRANGE", "{g}list", 0, -1), ["one", "zwei", "3"]);
       assert.equal(await lock.guarded(), "OK");
       await lock.release();
@@ -512,8 +513,22 @@ describe("clients", () => {
   test("the constructor refuses other clients and options out of range", () => {
     const other = {} as Redis;
     for (let turn = 0; turn < 2; turn += 1) assert.throws(() => new Lockward(other), TypeError);
+    assert.throws(() => new Lockward("redis://localhost" as unknown as Redis), /one of ioredis or node-redis/);
     assert.throws(() => new Lockward(server.ioredis(), { patience: 0 }), RangeError);
     assert.throws(() => new Lockward(server.ioredis(), { waitingConnections: 0 }), RangeError);
+  });
+
+  test("a routine that is not the last argument is refused before the lock is acquired", async () => {
+    const lockward = new Lockward(server.ioredis()) as unknown as Record<
+      "using" | "lead",
+      (...rest: unknown[]) => Promise<unknown>
+    >;
+    const before = await server.calls("lock.acquire");
+    for (const rest of [[], [{}], [() => {}, {}]]) {
+      await assert.rejects(lockward.using("confused", ...rest), /the last argument must be a function/);
+      await assert.rejects(lockward.lead("confused", ...rest), /the last argument must be a function/);
+    }
+    assert.equal(await server.calls("lock.acquire"), before);
   });
 
   test("unknown options are refused", async () => {
@@ -564,7 +579,9 @@ describe("clients", () => {
       const lock = await lockward.acquire("closed", { lease: 2_000 });
       const waiting = assert.rejects(lockward.acquire("closed"), UnreachableError);
       await eventually(() => server.waiters("closed"));
-      await (client as Redis).quit();
+      if (client instanceof Redis) client.disconnect();
+      else await (client as Redis).quit();
+      await assert.rejects(lockward.acquire("closed 2"), UnreachableError);
       await waiting;
       await eventually(async () => !(await server.waiters("closed")));
       await assert.rejects(lockward.acquire("closed"), UnreachableError);
@@ -693,8 +710,11 @@ describe("faults", () => {
   });
 
   test("a lease shorter than a round trip is not requested in a busy loop", async () => {
+    const proxy = await LossyProxy.start(server.port);
+    await proxy.tell("delay 20");
+    const slow = new Lockward(server.ioredis({}, proxy.port));
     const before = (await server.calls("lock.acquire")) + (await server.calls("lock.renew"));
-    await assert.rejects(lockward.acquire("tiny", { lease: 1, waitLimit: 400 }), LockBusyError);
+    await assert.rejects(slow.acquire("tiny", { lease: 2, waitLimit: 400 }), LockBusyError);
     assert((await server.calls("lock.acquire")) + (await server.calls("lock.renew")) < before + 25);
   });
 
@@ -1074,6 +1094,7 @@ describe("faults", () => {
   });
 
   test("a text that is not the handle of a key is refused", async () => {
+    await assert.rejects(lockward.resume(null as unknown as string), SyntaxError);
     for (const text of ["", "{", "null", "5", "{}", '["owner"]', '["owner", 5]', '["owner", ["a2V5"]]']) {
       await assert.rejects(lockward.resume(Buffer.from(text).toString("base64url")), SyntaxError, text);
     }

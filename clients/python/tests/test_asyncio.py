@@ -207,9 +207,8 @@ async def test_another_client_resumes_a_lock_by_its_handle(server: Any, client: 
     await lock.acquire(token="job")
     token, handle = lock.fencing_token, lock.handle(detach=True)
     async with connected(server, decode_responses=True) as other:
-        resumed = await Lock.resume(other, handle)
-        assert resumed.fencing_token == token and resumed.local.token == b"job" and await resumed.owned()
-        await resumed.release()
+        async with await Lock.resume(other, handle) as resumed:
+            assert resumed.fencing_token == token and resumed.local.token == b"job" and await resumed.owned()
         with pytest.raises(LockLostError):
             await Lock.resume(other, handle)
 

@@ -149,6 +149,19 @@ def test_a_handle_names_the_kind_that_the_server_has(module: Any, scripted: Any)
     assert resumed.held and server.named[-1] == [b"SHARED"]
 
 
+def test_a_with_block_acquires_a_resumed_lock_only_if_it_is_not_held(module: Any, own: Any, client: redis.Redis) -> None:
+    lock = module.Lock(own, "a")
+    assert lock.acquire()
+    with module.Lock.resume(own, lock.handle(detach=True)) as resumed:
+        assert resumed.held
+    permit = module.Semaphore(own, "a", 1).acquire()
+    permit.release()
+    for released in (resumed, permit):
+        with released:
+            assert released.held
+    assert not holders(client, "a")
+
+
 def test_a_handle_after_a_partly_refused_downgrade_of_several_keys_names_the_kind_of_each_key(
     module: Any, own: Any, client: redis.Redis
 ) -> None:

@@ -153,7 +153,6 @@ fn a_named_owner_keeps_what_it_acquires_after_a_lost_grant(stage: &Stage) {
     worker.acquire("b k wait=0 lease=1500 owner=me");
     // After its second acquisition the client must not send a release that gives up the first acquisition.
     let releases = gate.count("LOCK.RELEASE k");
-    assert!(releases > 0, "the client gives up");
     eventually("a renewal", || gate.count("LOCK.RENEW k") > 0);
     assert_eq!(gate.count("LOCK.RELEASE k"), releases, "it gives up after it has acquired the lock again");
     worker.expect("status b", "held");

@@ -80,7 +80,7 @@ class LockBase(Generic[E, B, N]):
 
     ``reentrant``: whether a thread (in asyncio: a task) that holds the lock may acquire it again. With
     ``thread_local=False``, any thread or task may do so. If ``reentrant`` is False, a holder that acquires the lock again waits
-    for itself, as with redis-py and threading.Lock.
+    for itself until the wait limit, as with redis-py. Without a wait limit it gets a LockError at once.
 
     ``auto_renewal``: whether the client renews the held lock. By default, it does so only without a ``timeout``.
 
@@ -144,7 +144,7 @@ class LockBase(Generic[E, B, N]):
         self._encode = self.redis.get_encoder().encode
         #: The keys in the order in which the client acquires them, each with the kind of its lock.
         self._parts = [(bytes(self._encode(self.name)), kind_words(self.shared, self.slots, self.weight))]
-        self._enters_held = False  # whether `Semaphore.acquire` has acquired the lock for a `with`
+        self._enters_held = False  # whether `Semaphore.acquire` or `resume` returns this lock, perhaps for a `with`
         self._next_lost: Any = None
         self._latest: Callable[[], Holding | None] = lambda: NOTHING
         self._local: Any = self._kind.local() if self.thread_local else SimpleNamespace()
@@ -382,7 +382,7 @@ class LockBase(Generic[E, B, N]):
         timeout, named, end, tenures, owner, lease, token, is_renewed, holds = unpack(handle)
         lock = cls(redis, tenures[0].key, timeout, auto_renewal=is_renewed, owner=named, **options)
         lock.name = ", ".join(readable(tenure.key) for tenure in tenures)
-        lock._parts = [(tenure.key, tenure.kind) for tenure in tenures]
+        lock._parts, lock._enters_held = [(tenure.key, tenure.kind) for tenure in tenures], True
         holding = Holding(owner, lease, tenures, lock._kind.event(), token, is_renewed, holds, end)
         return lock._run(protocol.resume(lock, holding))
 
@@ -397,7 +397,7 @@ class LockBase(Generic[E, B, N]):
         return await protocol.Acquisition(self, None if limit is None else max(0, limit)).run(token)
 
     async def _enter(self: L) -> L:
-        enters_held, self._enters_held = self._enters_held, False
+        enters_held, self._enters_held = self._enters_held and self._holding is not NOTHING, False
         if not enters_held and not (await self._acquire()):
             raise lock_error(LockError, "Unable to acquire lock within the time specified", self.name)
         return self
@@ -417,8 +417,10 @@ LockBase.__init__.__doc__ = LockBase.__doc__
 class MultiLockBase(LockBase[Any, Any, Any]):
     def __init__(self, locks: Sequence[LockBase[Any, Any, Any]], **options: Any) -> None:
         refuse(options, **dict.fromkeys(("redis", "name", *_OF_A_KIND), "give it to the locks instead"))
+        if not locks or not all(isinstance(lock, LockBase) for lock in locks):
+            raise ValueError("MultiLock needs one or more locks")
         is_reentrant = options.get("reentrant") or any(lock.reentrant for lock in locks)
-        if not locks or any(lock.redis is not locks[0].redis for lock in locks) or is_reentrant:
+        if any(lock.redis is not locks[0].redis for lock in locks) or is_reentrant:
             raise ValueError("these must be locks of one client, and cannot be re-entrant")
         for lock in locks:
             self._check_options(lock)

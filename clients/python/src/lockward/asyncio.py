@@ -10,13 +10,18 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar, cast
 
+from redis.exceptions import LockError as LockError
+from redis.exceptions import LockNotOwnedError as LockNotOwnedError
+
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
 from ._runtime import Runtime
 from ._wire import Broken, LinkBase
-from .errors import lost
+from .errors import LockLostError, LockRefusedError, UnreachableError, UnreplicatedError, lost
 
 __all__ = ["Lock", "MultiLock", "ReadWriteLock", "Semaphore", "lead"]
+__all__ += ["LockError", "LockLostError", "LockNotOwnedError", "LockRefusedError"]
+__all__ += ["UnreachableError", "UnreplicatedError"]
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Lock")
