@@ -1073,7 +1073,7 @@ describe("faults", () => {
   });
 
   test("refused renewals open few connections", async () => {
-    const [locks, refusals] = [100, 600];
+    const [locks, refusals] = [100, 300];
     let [connections, refused] = [0, 0];
     const port = await scripted(
       ([name]) => {
