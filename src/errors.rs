@@ -37,7 +37,7 @@ pub enum Error {
     Full(Full),
     /// The server does not let the module block this client.
     MayNotWait,
-    /// A later request of the owner has taken over the place in the queue.
+    /// A later request of the owner has taken over the place in the queue, or a release has ended the wait.
     Superseded,
     /// This node does not serve the key now.
     NotServed,
@@ -111,9 +111,9 @@ impl fmt::Display for Error {
             // From Valkey 8.1.1 on, a client that has subscribed may not wait. Such a client can send LOCK.ACQUIRE only
             // with RESP3.
             Self::MayNotWait => f.write_str("ERR this server does not let a subscriber wait"),
-            Self::Superseded => f.write_str(
-                "SUPERSEDED a later request of the same owner has taken over this place in the queue",
-            ),
+            Self::Superseded => {
+                f.write_str("SUPERSEDED a later request of the same owner has ended this wait")
+            }
             Self::NotServed => f.write_str("TRYAGAIN this node does not serve the key now"),
             Self::BecameReplica => f.write_str("UNBLOCKED this server has become a replica"),
             Self::NotFromPrimary => f.write_str("ERR this command is for replicas and the AOF alone"),
@@ -134,6 +134,7 @@ const fn parse_error(error: ParseError) -> &'static str {
         ParseError::Holds => "ERR HOLDS is out of range",
         ParseError::Slots => "ERR SLOTS must be 1 to 1000000",
         ParseError::Weight => "ERR WEIGHT must be 1 to the number of slots",
+        ParseError::WeightNeedsSlots => "ERR WEIGHT needs SLOTS",
         ParseError::Keep => "ERR KEEP must be 1 to 60000 ms",
         ParseError::Token => "ERR TOKEN is out of range",
         ParseError::Count => "ERR count is out of range",

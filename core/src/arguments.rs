@@ -24,6 +24,8 @@ pub enum ParseError {
     Slots,
     /// A weight that is out of range, or larger than the limit.
     Weight,
+    /// A weight without a number of slots.
+    WeightNeedsSlots,
     /// A KEEP time that is out of range.
     Keep,
     /// A fencing token that is out of range.
@@ -246,11 +248,11 @@ pub mod option {
 /// weight.
 ///
 /// # Errors
-/// [`ParseError::Syntax`] for a weight without slots, [`ParseError::Weight`] when the weight is larger than the limit.
+/// [`ParseError::WeightNeedsSlots`], or [`ParseError::Weight`] when the weight is larger than the limit.
 pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), ParseError> {
     match (slots, weight) {
         (_, None) => Ok(()),
-        (None | Some(Slots::SHARED), Some(_)) => Err(ParseError::Syntax),
+        (None | Some(Slots::SHARED), Some(_)) => Err(ParseError::WeightNeedsSlots),
         (Some(slots), Some(weight)) => Mode::new(slots, weight).map(|_| ()).ok_or(ParseError::Weight),
     }
 }

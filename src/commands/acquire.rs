@@ -34,7 +34,7 @@ impl Command for Acquire {
         ],
         categories: &["write", "slow", "blocking", OWN_CATEGORY],
         tips: c"nondeterministic_output",
-        summary: c"Acquires a lock, or one hold more of a lock the owner holds. Waits for it when asked to.",
+        summary: c"Acquires a lock, or adds a hold. With BLOCK the client waits.",
         complexity: c"O(log(N)) in the holders and the waiters of the lock; O(1) for an exclusive lock that nobody waits for",
     };
 

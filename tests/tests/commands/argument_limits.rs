@@ -244,13 +244,13 @@ fn unknown_repeated_and_incomplete_options_are_refused() {
         (
             "LOCK.ACQUIRE lock A",
             &["PX 1000", "EX 1", "BLOCK 1", "KEEP 1", "HOLDS 3", "SLOTS 1", "SHARED", "WEIGHT 1"],
-            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"], &["SHARED", "WEIGHT 1"]],
+            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"]],
         ),
         ("LOCK.RELEASE lock A", &["HOLDS 3", "ALL", "TOKEN 1"], &[&["HOLDS 3", "ALL"]]),
         (
             "LOCK.RENEW lock A",
             &["PX 1000", "EX 1", "TOKEN 1", "HOLDS 3", "SLOTS 1", "SHARED", "WEIGHT 1"],
-            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"], &["SHARED", "WEIGHT 1"]],
+            &[&["PX 1000", "EX 1"], &["SLOTS 1", "SHARED"]],
         ),
         ("LOCK.INFO lock", &["WAITERS 1", "HOLDERS 1"], &[]),
         ("LOCK.TOP", &["COUNT 1"], &[]),

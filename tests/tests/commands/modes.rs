@@ -190,7 +190,7 @@ fn a_reader_that_has_released_may_ask_again_as_a_writer() {
 // Options.
 
 #[test]
-fn a_weight_above_the_limit_is_an_error() {
+fn a_weight_needs_a_limit_and_is_at_most_the_limit() {
     let (_server, mut client) = start_held(["lock A"]);
     let error = "ERR WEIGHT must be 1 to the number of slots";
     for command in
@@ -199,9 +199,10 @@ fn a_weight_above_the_limit_is_an_error() {
         for mode in ["SLOTS 5 WEIGHT 6", "SLOTS 5 WEIGHT 0", "WEIGHT 2 SLOTS 1", "SLOTS 5 WEIGHT 1000001"] {
             assert_refused(&mut client, format!("LOCK.{command} {mode}"), error);
         }
-        for mode in ["WEIGHT 1", "SHARED WEIGHT 1", "WEIGHT 1 SHARED", "SHARED SLOTS 5"] {
-            assert_refused(&mut client, format!("LOCK.{command} {mode}"), "ERR syntax error");
+        for mode in ["WEIGHT 1", "SHARED WEIGHT 1", "WEIGHT 1 SHARED"] {
+            assert_refused(&mut client, format!("LOCK.{command} {mode}"), "ERR WEIGHT needs SLOTS");
         }
+        assert_refused(&mut client, format!("LOCK.{command} SHARED SLOTS 5"), "ERR syntax error");
     }
 }
 
