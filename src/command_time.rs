@@ -14,7 +14,7 @@ use lockward_core::Now;
 #[inline]
 pub fn of(context: Context) -> Now {
     let now = now();
-    if context.is_of_command() && context.flags().in_transaction_or_script() {
+    if context.is_of_command() && global_flags().in_transaction_or_script() {
         of_first(context, now)
     } else {
         now

@@ -35,7 +35,7 @@ impl Flags {
         )
     }
 
-    /// A transaction, a script or a function is running.
+    /// A transaction, a script or a function is running. This flag is among the global flags.
     pub const fn in_transaction_or_script(self) -> bool {
         self.any(raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA)
     }
@@ -295,7 +295,7 @@ impl Context {
     }
 }
 
-/// The flags of the server, outside of a callback.
+/// The flags of the server, without the flags of a client. Reading these flags needs no context, and takes less time.
 pub fn global_flags() -> Flags {
     // SAFETY: the API allows a null context.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
