@@ -129,7 +129,7 @@ fn buffer(context: Context, state: &mut State) -> Box<EffectsBuffer> {
     // Without an audience, the module does not encode the changes, but replicates the running command verbatim. So a
     // command must be running.
     if context.is_of_command() && state.no_audience {
-        buffer.decided.effects.skip_replication();
+        buffer.decided.effects.skip_encoding();
     }
     buffer
 }

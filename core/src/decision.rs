@@ -183,9 +183,13 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// [`Refusal::NotHeld`], or [`Refusal::Holds`] when the named count is neither the owner's count nor one less.
     pub fn release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
         self.expire_and_serve();
-        let before = self.effects.changed();
+        let is_first = !self.effects.changed();
+        if is_first && self.queue.is_none() {
+            // This release is the only change, because nobody waits.
+            self.effects.skip_encoding();
+        }
         let (left, ended) = self.release_holds(request)?;
-        if !before {
+        if is_first {
             self.effects.replicate_verbatim();
         }
         self.count_release(ended);
@@ -212,8 +216,8 @@ impl<H: Copy + Eq + Hash> Decision<'_, H> {
     /// # Errors
     /// As [`Decision::release`].
     pub fn apply_release(&mut self, request: &ReleaseRequest) -> Result<u32, Refusal> {
+        self.effects.skip_encoding();
         let (left, _) = self.release_holds(request)?;
-        self.effects.replicate_verbatim();
         Ok(left)
     }
 

@@ -36,7 +36,7 @@ pub struct Effects<H> {
     changes: usize,
     leased: bool,
     verbatim: bool,
-    replication_skipped: bool,
+    encoding_skipped: bool,
     /// A large lock whose leases are all over. Freeing such a lock takes long, so the caller frees the lock
     /// in parts.
     pub(crate) discarded: Option<Lock>,
@@ -62,7 +62,7 @@ impl<H> Default for Effects<H> {
             changes: 0,
             leased: false,
             verbatim: false,
-            replication_skipped: false,
+            encoding_skipped: false,
             discarded: None,
         }
     }
@@ -91,12 +91,12 @@ impl<H> Effects<H> {
         self.changes = 0;
         self.leased = false;
         self.verbatim = false;
-        self.replication_skipped = false;
+        self.encoding_skipped = false;
     }
 
-    /// Lets this decision count its changes without encoding them, because there is no replica, AOF or backlog.
-    pub const fn skip_replication(&mut self) {
-        self.replication_skipped = true;
+    /// Lets this decision count its changes without encoding them, because the server replicates the command itself.
+    pub const fn skip_encoding(&mut self) {
+        self.encoding_skipped = true;
     }
 
     /// Whether the lock has changed.
@@ -115,7 +115,7 @@ impl<H> Effects<H> {
     #[must_use]
     #[inline]
     pub fn propagation(&self) -> Propagation<'_> {
-        if self.replication_skipped && self.changed() {
+        if self.encoding_skipped && self.changed() {
             Propagation::Verbatim
         } else if self.payload.is_empty() {
             Propagation::Nothing
@@ -168,7 +168,7 @@ impl<H> Effects<H> {
 
     #[inline]
     fn record(&mut self, change: &Change, now: Now) {
-        if !self.replication_skipped {
+        if !self.encoding_skipped {
             let begin = self.payload.len();
             let acquired = match change {
                 Change::Put(holder) => Some((holder.token, None)),
@@ -198,6 +198,7 @@ impl<H> Effects<H> {
         self.payload.clear();
         self.last = None;
         self.verbatim = false;
+        self.encoding_skipped = false;
         if lock.is_free() {
             encoding::append_dropped_lock(&mut self.payload, None, now);
         } else {

@@ -190,7 +190,7 @@ impl World {
             (name, verb, rest) => {
                 let mut options = Options(rest.to_vec());
                 if options.flag(&["with", "nobody", "listening"]) {
-                    self.effects.skip_replication();
+                    self.effects.skip_encoding();
                 }
                 let reply = self.request(name, verb, &mut options);
                 assert!(options.0.is_empty(), "what does {:?} mean?", options.0);
