@@ -17,9 +17,10 @@ use crate::lock::Lock;
 use crate::request::{Request, shown};
 use crate::tenure::Tenure;
 use crate::time::{FAR_FUTURE, from_now, lease_end, millis, pause_after, until};
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
 use redis::Value;
 use std::mem::take;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -148,8 +149,8 @@ impl Lock {
         Ok(guard)
     }
 
-    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. After a panic,
-    /// the client releases the lock in the background. When the lock is lost, `work` is dropped at its current `.await`.
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. A panic goes on
+    /// after the release. When the lock is lost, `work` is dropped at its current `.await`.
     ///
     /// ```no_run
     /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -172,13 +173,17 @@ impl Lock {
     {
         let guard = Arc::new(self.acquire().await?);
         let lost = guard.lost();
-        let ended = tokio::select! {
-            biased;
-            ended = work(Arc::clone(&guard)) => Some(ended),
-            _ = lost => None,
+        let working = async {
+            tokio::select! {
+                biased;
+                ended = work(Arc::clone(&guard)) => Some(ended),
+                _ = lost => None,
+            }
         };
+        // If a panic ended the runtime, the drop of the guard could not release the lock.
+        let ended = AssertUnwindSafe(working).catch_unwind().await;
         let released = guard.release_all().await;
-        match ended {
+        match ended.unwrap_or_else(|panic| resume_unwind(panic)) {
             Some(Ok(value)) => Ok(released.map(|()| value)?),
             Some(Err(error)) => Err(error),
             None => Err(released.err().unwrap_or_else(|| Error::invalid("the lock was released")).into()),
@@ -187,8 +192,8 @@ impl Lock {
 
     /// Runs `work` while this process is the leader. The leader is the process that holds the exclusive lock. The call
     /// waits for the lock without limit. The token of the guard is the term. When the lock is lost, the client drops
-    /// `work` at its current `.await`, and this process is a candidate again. When `work` returns, the client releases
-    /// the lock.
+    /// `work` at its current `.await`, and this process is a candidate again. When `work` returns or panics, the client
+    /// releases the lock.
     ///
     /// ```no_run
     /// # async fn step() {}

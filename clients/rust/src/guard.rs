@@ -25,7 +25,7 @@ use tokio::time::timeout_at;
 /// If you drop a guard, the client sends the release at once, and repeats it in the background if there is no reply.
 /// You do not learn whether the release succeeds, or whether the lock was held until then. Call
 /// [`release`](Self::release) to learn both. If the runtime ends right after the drop, the release may not be sent: use
-/// [`Lock::run`](crate::Lock::run), or call [`Client::close`](crate::Client::close) before `main` returns.
+/// [`Lock::run`](crate::Lock::run), or call [`Client::close`](crate::Client::close) after the drop.
 #[must_use = "a guard that is dropped releases the lock"]
 pub struct Guard {
     pub(crate) tenure: Arc<Tenure>,

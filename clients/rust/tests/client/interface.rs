@@ -102,8 +102,7 @@ async fn run_releases_the_lock_after_success_an_error_and_a_panic() {
     assert_eq!(observer.info("k"), None);
     let panicking = lock.run(async |_| -> Result<(), Error> { panic!("as a test") });
     let panicked = futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking)).await;
-    assert!(panicked.is_err());
-    assert!(soon(client.close()).await);
+    assert_eq!(panicked.expect_err("a panic").downcast_ref(), Some(&"as a test"));
     assert_eq!(observer.info("k"), None);
 }
 
@@ -114,8 +113,24 @@ async fn a_panic_of_the_leader_releases_the_lock() {
     let panicking = client.lead("k", async |_| -> () { panic!("as a test") });
     let panicked = futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking)).await;
     assert!(panicked.is_err());
-    assert!(soon(client.close()).await);
     assert_eq!(server.client().info("k"), None);
+}
+
+#[test]
+fn a_panic_that_ends_the_runtime_releases_the_lock() {
+    let server = Server::start();
+    let mut observer = server.client();
+    for _ in 0..20 {
+        let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            // The unwinding of the panic drops this runtime.
+            tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+                let client = client(&server).await;
+                client.lock("k").run(async |_| -> Result<(), Error> { panic!("as a test") }).await
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(observer.info("k"), None);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +151,6 @@ async fn a_panic_of_lost_work_that_is_dropped_reaches_the_caller() {
     });
     let panicked = soon(futures_util::future::FutureExt::catch_unwind(AssertUnwindSafe(panicking))).await;
     assert!(panicked.is_err());
-    assert!(soon(client.close()).await);
     assert_eq!(server.client().call("DBSIZE").int(), 0);
 }
 
