@@ -70,6 +70,12 @@ pub enum Loss {
     /// The lease is over by this process's clock, and no server has confirmed a renewal.
     #[error("its lease is over")]
     LeaseOver,
+    /// The lease is over, because the server has refused to renew it. The text is the server's error.
+    #[error("its lease is over, because the server refused to renew it: {0}")]
+    RenewalRefused(String),
+    /// The [hold limit](crate::Lock::hold_limit) is over.
+    #[error("its hold limit is over")]
+    HoldLimitOver,
     /// The server denies the tenure: another client has deleted the lock, the lease is over at the server, or the
     /// server has forgotten the tenure. The text is the server's error text, such as `the lock is held by another owner
     /// with token 1795255081422190`.

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) since: Option<Instant>,
     /// The end of the hold limit: no lease ends later.
     pub(crate) hold_end: Option<Instant>,
+    /// The server's error, if the server has refused the last renewal.
+    pub(crate) refusal: Option<String>,
     /// How the tenure was lost: [`Error::Lost`].
     pub(crate) end: Option<Error>,
 }
@@ -56,16 +58,25 @@ impl State {
     /// [`Error::Lost`] if the tenure has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let first = || self.keys.keys().next().filter(|_| self.deadline <= Instant::now());
-        let end = self.end.clone().or_else(|| first().map(|name| name.lost_by(Loss::LeaseOver)));
+        let loss = || match &self.refusal {
+            _ if self.is_last_lease() => Loss::HoldLimitOver,
+            Some(refusal) => Loss::RenewalRefused(refusal.clone()),
+            None => Loss::LeaseOver,
+        };
+        let end = self.end.clone().or_else(|| first().map(|name| name.lost_by(loss())));
         end.map_or(Ok(()), Err)
+    }
+
+    /// Whether the lease ends with the hold limit.
+    fn is_last_lease(&self) -> bool {
+        let tolerance = Duration::from_millis(self.lease) / 100 + TICK;
+        self.hold_end.is_some_and(|end| self.deadline + tolerance >= end)
     }
 
     /// When to renew next: when a third of the lease has passed. If a renewal has failed, after a pause.
     fn next_renewal(&self) -> Option<Instant> {
         let lease = Duration::from_millis(self.lease);
-        // The lease that ends at the hold limit is the last lease, so the client does not renew it.
-        let is_last = self.hold_end.is_some_and(|end| self.deadline + lease / 100 + TICK >= end);
-        if self.keys.is_empty() || self.check().is_err() || is_last || !self.is_renewed {
+        if self.keys.is_empty() || self.check().is_err() || self.is_last_lease() || !self.is_renewed {
             return None;
         }
         let pause = (lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -85,6 +96,7 @@ impl Tenure {
             is_renewed: true,
             since: None,
             hold_end: None,
+            refusal: None,
             end: None,
         };
         Self { client: Arc::clone(client), state: watch::Sender::new(state) }
@@ -178,9 +190,13 @@ impl Tenure {
                 Ok(()) = breaks.changed() => {}
                 _ = changes.changed() => continue,
             }
-            // This loop ignores the result. If the renewal finds a loss, the tenure's state has the error. After any
-            // other error this loop renews the tenure again.
-            let _ = self.renew(FAR_FUTURE, false).await;
+            // If the renewal finds a loss, the tenure's state has the error. After any other error this loop renews the
+            // tenure again.
+            let refusal = match self.renew(FAR_FUTURE, false).await {
+                Err(Error::Refused { code, message, .. }) => Some(format!("{code} {message}")),
+                _ => None,
+            };
+            self.change(|state| state.refusal = refusal);
             // A server may close the connection after each reply. Without this pause the client would then send renewals
             // without a break.
             let lease = Duration::from_millis(self.state.borrow().lease);

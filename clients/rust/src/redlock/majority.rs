@@ -124,11 +124,11 @@ impl State {
         if leases.len() >= needed { Ok(leases) } else { Err(self.loss()) }
     }
 
-    /// Why the majority was lost: the error of a server that has denied its vote, or the end of a lease.
+    /// Why the majority was lost: the error of a server, the end of the hold limit, or the end of a lease.
     fn loss(&self) -> Loss {
         let lost = self.votes.iter().flatten().filter(|guard| guard.lease_left().is_zero());
         let mut losses = lost.filter_map(|guard| guard.lost().now_or_never());
-        losses.find(|loss| matches!(loss, Loss::NotHeld(_))).unwrap_or(Loss::LeaseOver)
+        losses.find(|loss| *loss != Loss::LeaseOver).unwrap_or(Loss::LeaseOver)
     }
 }
 

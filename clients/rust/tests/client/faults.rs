@@ -189,7 +189,7 @@ async fn the_hold_limit_counts_from_the_request() {
     proxy.delay(Duration::from_millis(600));
     let lock = client.lock("k").lease(LONG).hold_limit(Duration::from_secs(3));
     let guard = lock.acquire().await.expect("a guard");
-    assert_eq!(soon(guard.lost()).await, Loss::LeaseOver);
+    assert_eq!(soon(guard.lost()).await.to_string(), "its hold limit is over");
     // The client shortens the lease in LOCK.ACQUIRE to the hold limit, so it sends no renewal.
     assert_eq!(calls(&mut server.client(), "lock.renew"), 0);
 }
@@ -402,7 +402,7 @@ async fn a_hold_limit_that_ends_during_a_downgrade_ends_the_call_as_lost() {
     let guard = lock.acquire().await.expect("a guard");
     proxy.set_plan(fates("LOCK.RENEW", std::iter::repeat(Fate::Held)));
     let lost = soon(guard.downgrade(Limit::Shared)).await;
-    assert!(matches!(lost, Err(Error::Lost { loss: Loss::LeaseOver, .. })), "{lost:?}");
+    assert_eq!(lost.expect_err("an error").to_string(), "the lock a is lost: its hold limit is over");
     assert!(!guard.is_held());
     proxy.set_plan(|_| Fate::Carried);
     let mut observer = server.client();
