@@ -73,10 +73,14 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// This kind with another limit. The server refuses `SHARED` with a weight, but a renewal in quarantine must name
-    /// the weight.
+    /// the weight. A renewal without a limit would keep the old limit, so the result names even the limit of one holder.
     fn downgraded(self, limit: Limit) -> Self {
-        let is_weighted = limit == Limit::Shared && self.weight.is_some();
-        Self { limit: if is_weighted { Limit::Slots(MAX_SLOTS) } else { limit }, ..self }
+        let limit = match limit {
+            Limit::Exclusive => Limit::Slots(1),
+            Limit::Shared if self.weight.is_some() => Limit::Slots(MAX_SLOTS),
+            Limit::Shared | Limit::Slots(_) => limit,
+        };
+        Self { limit, ..self }
     }
 
     /// The arguments `SHARED`, `SLOTS` and `WEIGHT` of a command.

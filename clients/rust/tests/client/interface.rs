@@ -234,6 +234,44 @@ async fn a_handle_resumes_a_downgraded_semaphore_of_several_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_server_refuses_a_downgrade_to_exclusive_of_a_lock_with_a_larger_limit() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = |key| client.lock(key).lease(LONG);
+    for (lock, wanted) in [
+        (lock("a").shared(), "LIMIT the owner has SHARED"),
+        (lock("b").slots(5), "LIMIT the owner has SLOTS 5"),
+        (lock("c").slots(5).weight(2), "ERR WEIGHT must be 1 to the number of slots"),
+    ] {
+        let guard = lock.acquire().await.expect("a guard");
+        let error = guard.downgrade(Limit::Exclusive).await.expect_err("an error").to_string();
+        assert!(error.contains(wanted), "{error}");
+        guard.renew().await.expect("it is held");
+        guard.release().await.expect("a release");
+    }
+    let guard = lock("d").acquire().await.expect("a guard");
+    guard.downgrade(Limit::Exclusive).await.expect("the same limit");
+    guard.downgrade(Limit::Shared).await.expect("a larger limit");
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_after_refused_renewals_has_the_servers_error() {
+    let server = Server::start();
+    let mut observer = server.client();
+    observer.call("ACL SETUSER w on nopass ~* +@all");
+    let client = Client::connect(&format!("redis://w:any@127.0.0.1:{}", server.port())).await;
+    let lock = client.expect("a client").lock("k").lease(Duration::from_millis(900));
+    let guard = lock.acquire().await.expect("a guard");
+    observer.call("ACL SETUSER w -lock.renew");
+    let loss = soon(guard.lost()).await.to_string();
+    let wanted = "its lease is over, because the server refused to renew it: NOPERM ";
+    assert!(loss.starts_with(wanted), "{loss}");
+    let error = guard.release().await.expect_err("an error").to_string();
+    assert_eq!(error, format!("the lock k is lost: {loss}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_handle_has_the_rest_of_the_hold_limit() {
     let server = Server::start();
     let client = client(&server).await;
