@@ -3,7 +3,7 @@
 use crate::commands::{Kind, Limit};
 use crate::error::Error;
 use crate::servers::Inner;
-use crate::time::millis;
+use crate::time::{FAR_FUTURE, millis};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl Lock {
     /// confirmed a grant still has the grant when it becomes the primary. The time should be shorter than the lease. If the
     /// wait limit comes earlier, it ends the time, too.
     pub fn replicas(self, count: usize, within: Duration) -> Self {
-        Self { replicas: Some((count, within)), ..self }
+        Self { replicas: Some((count, within.min(FAR_FUTURE))), ..self }
     }
 
     /// # Errors

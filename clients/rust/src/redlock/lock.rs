@@ -91,7 +91,7 @@ impl Lock {
     pub async fn acquire(self) -> Result<Guard, Error> {
         let limit = from_now(self.wait.unwrap_or(FAR_FUTURE));
         let patience = self.redlock.patience;
-        let mut patience_end = Instant::now() + patience;
+        let mut patience_end = from_now(patience);
         let mut failures = 0;
         // The wait limit does not apply to the first round, so a call with a short limit still asks all servers once.
         let mut outcome = self.round().await;
@@ -101,7 +101,7 @@ impl Lock {
                 Err(error) => error,
             };
             if matches!(error, Error::Busy { .. }) {
-                patience_end = Instant::now() + patience;
+                patience_end = from_now(patience);
             } else if !matches!(error, Error::NoMajority(_))
                 || self.wait.is_none() && patience_end <= Instant::now()
             {

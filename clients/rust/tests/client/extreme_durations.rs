@@ -1,7 +1,8 @@
 //! Very long durations.
 
 use crate::{client, client_with, granted, soon, url};
-use lockward_client::{Error, Settings};
+use lockward_client::Settings;
+use lockward_client::redlock::Redlock;
 use lockward_tests::{Server, eventually};
 use std::time::Duration;
 
@@ -29,15 +30,22 @@ async fn a_lease_of_years_does_not_delay_other_renewals() {
 async fn the_longest_durations_are_accepted() {
     let server = Server::start();
     let settings = Settings::default().patience(Duration::MAX).response_limit(Duration::MAX);
-    let client = client_with(&url(server.port()), settings.waiting_connections(usize::MAX));
-    let lock = client.lock("k").hold_limit(Duration::MAX).wait(Duration::MAX);
+    let settings = settings.waiting_connections(usize::MAX);
+    let client = client_with(&url(server.port()), settings.clone());
+    let lock = client.lock("k").hold_limit(Duration::MAX).wait(Duration::MAX).replicas(0, Duration::MAX);
     let guard = soon(lock.clone().acquire()).await.expect("a guard");
     let waiter = tokio::spawn(lock.acquire());
     server.client().see_waiters("k", 1);
     guard.renew().await.expect("a renewal");
     guard.release().await.expect("a release");
     granted(waiter).await.release().await.expect("a release");
-    let refused = client.lock("k").lease(Duration::MAX).acquire().await;
-    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    let guard = soon(client.lock("k").lease(Duration::MAX).acquire()).await.expect("a guard");
+    assert!(guard.lease_left() > YEARS, "{:?}", guard.lease_left());
+    guard.release().await.expect("a release");
+    let redlock = Redlock::new([url(server.port()).parse().expect("an address")], settings);
+    let lock = redlock.expect("a client").lock("k").lease(Duration::MAX).hold_limit(Duration::MAX);
+    let guard = soon(lock.wait(Duration::MAX).acquire()).await.expect("a guard");
+    guard.renew().await.expect("a renewal");
+    guard.release().await.expect("a release");
     assert_eq!(server.client().call("DBSIZE").int(), 0);
 }
