@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
-use lockward_client::Address;
+use lockward_client::{Address, Error};
 use redis::{
     ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, TlsCertificates,
     Value,
@@ -46,8 +46,8 @@ pub(crate) struct ServerUrl {
 
 impl ServerUrl {
     pub(crate) fn address(&self) -> Result<Address, Failure> {
-        // The error does not show the URL, because it may contain a password.
-        let invalid = |error| Failure::new(format!("the URL is not valid: {error} (see --url in --help)"));
+        // The errors of the client do not show the URL, because it may contain a password.
+        let invalid = |error: Error| Failure::new(error.to_string());
         let address: Address = self.url.parse().map_err(invalid)?;
         if self.cacert.is_none() && self.cert.is_none() {
             return Ok(address);
@@ -60,9 +60,7 @@ impl ServerUrl {
             _ => None,
         };
         let certificates = TlsCertificates { client_tls, root_cert };
-        address
-            .certificates(&certificates)
-            .map_err(|error| Failure::new(format!("the certificates are not valid: {error}")))
+        address.certificates(&certificates).map_err(invalid)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of `lockward run`.
 
 use crate::{Process, closed_pipe, lockward, output, run, url};
-use lockward_tests::{Cluster, Reply, Sentinels, Server, eventually, free_port, slot_of};
+use lockward_tests::{Certificates, Cluster, Reply, Sentinels, Server, eventually, free_port, slot_of};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -462,6 +462,28 @@ fn a_message_names_the_lock_that_is_busy_refused_or_lost() {
         let arguments = ["run", "-n", "--lease", lease, "--also", "a", "b", "sh", "-c", command, &port];
         let (_, _, error) = run(&url, &arguments);
         assert!(error.starts_with(&format!("lockward: {wanted}")), "{error}");
+    }
+}
+
+#[test]
+fn an_error_of_the_arguments_says_what_is_accepted() {
+    let server = Server::start();
+    let certificates = Certificates::new();
+    let key = certificates.files()[2].display().to_string();
+    let forms = "use redis://host:port/db, unix:///path, redis+sentinel://host:port,host:port/name or \
+                 redis+cluster://host:port,host:port";
+    let invalid = format!("the URL is not valid (Redis URL did not parse): {forms}");
+    for (arguments, wanted) in [
+        (["--lease", "0s"].as_slice(), "a lease must be at least 2 milliseconds"),
+        (&["--url", "http://localhost"], invalid.as_str()),
+        (&["--cacert", &key], "certificates need a URL that begins with rediss"),
+        (
+            &["--url", "rediss://localhost", "--cacert", &key],
+            "the certificates are not valid: no certificate of the CA in PEM format",
+        ),
+    ] {
+        let (code, _, error) = run(&url(&server), &[&["run"], arguments, &["k", "true"]].concat());
+        assert_eq!((code, error), (125, format!("lockward: {wanted}\n")), "{arguments:?}");
     }
 }
 

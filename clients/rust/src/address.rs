@@ -48,9 +48,21 @@ impl Address {
     /// the client's own certificate.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when a certificate or the key is not valid.
+    /// [`Error::Invalid`] when a certificate or the key is missing or not valid, or when the connections do not use TLS.
     #[cfg(feature = "tls")]
     pub fn certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        if self.servers().iter().any(|info| !matches!(info.addr(), ConnectionAddr::TcpTls { .. })) {
+            return Err(Error::invalid("certificates need a URL that begins with rediss"));
+        }
+        let invalid = |why: &str| Error::Invalid(format!("the certificates are not valid: {why}"));
+        // The redis crate accepts a text without a certificate. With such a text no connection would succeed.
+        let client = certificates.client_tls.as_ref().map(|client| &client.client_cert);
+        for (whose, pem) in [("CA", certificates.root_cert.as_ref()), ("client", client)] {
+            if pem.is_some_and(|pem| CertificateDer::pem_slice_iter(pem).next().is_none()) {
+                return Err(invalid(&format!("no certificate of the {whose} in PEM format")));
+            }
+        }
         let (servers, primary) = match &mut self {
             Self::Server(server) => (std::slice::from_mut(server), None),
             Self::Sentinels { sentinels, server, .. } => (&mut sentinels[..], Some(&mut **server)),
@@ -58,7 +70,7 @@ impl Address {
         };
         for info in servers.iter_mut().chain(primary) {
             let client = redis::Client::build_with_tls(info.clone(), certificates.clone());
-            *info = client.map_err(invalid)?.get_connection_info().clone();
+            *info = client.map_err(|error| invalid(&reason(&error)))?.get_connection_info().clone();
         }
         Ok(self)
     }
@@ -96,11 +108,16 @@ impl std::str::FromStr for Address {
 }
 
 fn parse_url(url: &str) -> Result<ConnectionInfo, Error> {
-    url.into_connection_info().map_err(invalid)
+    url.into_connection_info().map_err(|error| {
+        let forms = "redis://host:port/db, unix:///path, redis+sentinel://host:port,host:port/name or \
+                     redis+cluster://host:port,host:port";
+        Error::Invalid(format!("the URL is not valid ({}): use {forms}", reason(&error)))
+    })
 }
 
-fn invalid(error: RedisError) -> Error {
-    Error::Invalid(error.to_string())
+/// The text of the error, without the kind that the redis crate adds, such as `InvalidClientConfig`.
+fn reason(error: &RedisError) -> String {
+    error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1)
 }
 
 /// The connection settings of `like`, with another host and port. A node that does not know its own host sends an empty

@@ -102,10 +102,11 @@ impl Lock {
     /// [`Error::Invalid`] when an option is out of range. The server checks the other options.
     pub(crate) fn check(&self) -> Result<(), Error> {
         // The client subtracts a millisecond from each lease. A shorter lease would be lost and acquired again and again.
-        let is_short = [self.lease, self.hold_limit].into_iter().flatten().any(|time| millis(time) < 2);
+        let is_short = |time: Option<Duration>| time.is_some_and(|time| millis(time) < 2);
         let why = match self.owner.as_deref() {
             Some(b"*") => "an owner must not be *, which asks the server to make one up",
-            _ if is_short => "a lease and a hold limit must be at least 2 milliseconds",
+            _ if is_short(self.lease) => "a lease must be at least 2 milliseconds",
+            _ if is_short(self.hold_limit) => "a hold limit must be at least 2 milliseconds",
             _ if self.keys.is_empty() => "no key is named",
             _ => return Ok(()),
         };

@@ -44,6 +44,48 @@ fn invalid_urls_are_refused() {
         "redis://h/x",
     ];
     for url in urls {
-        assert!(matches!(url.parse::<Address>(), Err(Error::Invalid(_))), "{url:?}");
+        let error = url.parse::<Address>().expect_err("an error");
+        let text = error.to_string();
+        let names_the_forms = text.contains("redis+sentinel://host:port,host:port/name");
+        let is_clear =
+            names_the_forms || text == "the URL does not name the primary that the Sentinels watch";
+        assert!(matches!(error, Error::Invalid(_)) && is_clear, "{url:?}: {text}");
+        assert!(!text.contains("InvalidClientConfig"), "{text}");
+    }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn certificates_that_are_missing_or_that_the_connection_does_not_use_are_refused() {
+    use lockward_client::redis::{ClientTlsConfig, TlsCertificates};
+    let made = lockward_tests::Certificates::new();
+    let client_key = std::fs::read(&made.files()[2]).expect("a key");
+    let junk = || Some(b"junk".to_vec());
+    let client = || Some(ClientTlsConfig { client_cert: b"junk".to_vec(), client_key: client_key.clone() });
+    for (url, root_cert, client_tls, wanted) in [
+        (
+            "rediss://host",
+            junk(),
+            None,
+            "the certificates are not valid: no certificate of the CA in PEM format",
+        ),
+        (
+            "rediss+cluster://host",
+            Some(Vec::new()),
+            None,
+            "the certificates are not valid: no certificate of the CA in PEM format",
+        ),
+        (
+            "rediss://host",
+            None,
+            client(),
+            "the certificates are not valid: no certificate of the client in PEM format",
+        ),
+        ("redis://host", None, None, "certificates need a URL that begins with rediss"),
+    ] {
+        let address: Address = url.parse().expect("an address");
+        let refused = address.certificates(&TlsCertificates { client_tls, root_cert });
+        let error = refused.expect_err("an error");
+        assert!(matches!(&error, Error::Invalid(why) if why == wanted), "{url}: {error}");
     }
 }

@@ -401,9 +401,14 @@ async fn invalid_options_are_reported() {
     let client = client(&server).await;
     let lock = || client.lock("k");
     let brief = Duration::from_millis(1);
-    for lock in [lock().lease(brief), lock().hold_limit(brief), lock().owner("*"), client.locks([""; 0])] {
+    for (lock, wanted) in [
+        (lock().lease(brief), "a lease must be at least 2 milliseconds"),
+        (lock().hold_limit(brief), "a hold limit must be at least 2 milliseconds"),
+        (lock().owner("*"), "an owner must not be *, which asks the server to make one up"),
+        (client.locks([""; 0]), "no key is named"),
+    ] {
         let error = lock.acquire().await.expect_err("an error");
-        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        assert!(matches!(&error, Error::Invalid(why) if why == wanted), "{error}");
     }
     for lock in [
         lock().owner(""),
