@@ -72,8 +72,11 @@ fn a_busy_lock_exits_with_120_or_the_busy_exit_code() {
         (&["-w", "0s", "k", "true"], 120),
     ] {
         let (actual, out, error) = run(&url, &[&["run"], arguments].concat());
-        let said =
-            if code == 0 { "" } else { "lockward: the lock k is busy: wait longer, or try again later\n" };
+        let said = if code == 0 {
+            ""
+        } else {
+            "lockward: the lock k is busy, or the server is in quarantine: wait longer, or try again later\n"
+        };
         assert_eq!((actual, out.as_str(), error.as_str()), (code, "", said), "{arguments:?}");
     }
     assert_eq!(server.client().queue("k"), [""; 0]);
@@ -453,7 +456,7 @@ fn a_message_names_the_lock_that_is_busy_refused_or_lost() {
     let (url, port) = (url(&server), server.port().to_string());
     let mut observer = server.client();
     for (set_up, lease, command, wanted) in [
-        ("LOCK.ACQUIRE a A PX 600000", "30s", "true", "the lock a is busy: "),
+        ("LOCK.ACQUIRE a A PX 600000", "30s", "true", "the lock a is busy, "),
         ("SET a value", "30s", "true", "the server refused the request for the lock a: WRONGTYPE "),
         ("DEL a", "30s", "redis-cli -p $0 DEL a", "the lock a is lost: "),
         ("DEL a", "1500ms", "redis-cli -p $0 DEL a; exec sleep 600", "the lock a is lost: "),

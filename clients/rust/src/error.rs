@@ -8,7 +8,7 @@ use redis::RedisError;
 pub enum Error {
     /// The wait limit is reached: another owner holds the lock, other waiters come first, or the server is in
     /// quarantine. The caller holds nothing.
-    #[error("the lock {key} is busy: wait longer, or try again later")]
+    #[error("the lock {key} is busy, or the server is in quarantine: wait longer, or try again later")]
     Busy {
         /// The lock. If the lock has several keys, this is the busy key.
         key: String,
