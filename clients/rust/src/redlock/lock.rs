@@ -43,9 +43,9 @@ impl Redlock {
 
 impl Lock {
     /// How long the lock lasts without renewal, for example after this process has died: at least 2 milliseconds.
-    /// The default is 30 seconds, even if the servers have another default. A server refuses a lease that is longer
-    /// than its quarantine. So if the quarantine is shorter than 30 seconds, set a shorter lease. At each server the
-    /// client renews the lease each time a third of it has passed.
+    /// The default is 30 seconds, even if the servers have another default. If the lease is longer than the quarantine
+    /// of a server, the lease at this server is the quarantine. At each server the client renews the lease each time a
+    /// third of it has passed.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }

@@ -272,6 +272,16 @@ async fn a_redlock_without_renewal_or_past_its_hold_limit_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_default_lease_of_a_redlock_is_at_most_the_quarantine() {
+    let server = Server::start();
+    server.client().call("CONFIG SET lock.quarantine 10000");
+    let guard = client([server.port()].into_iter()).lock("k").acquire().await.expect("a guard");
+    assert!(guard.lease_left() <= Duration::from_secs(10), "{:?}", guard.lease_left());
+    assert!(guard.lease_left() > Duration::from_secs(5), "{:?}", guard.lease_left());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_redlock_is_released_when_a_thread_without_a_runtime_drops_its_guard() {
     let five = Five::start();
     let guard = five.client().lock("k").acquire().await.expect("a guard");
