@@ -28,7 +28,8 @@ const (
 	minLease = 2 * time.Millisecond
 )
 
-// An AcquireOption sets what an acquisition asks for. The zero value of an argument asks for the default.
+// An AcquireOption sets what an acquisition asks for. For WithLease, WithHoldLimit, WithOwner and WithReplicas, the zero value of an
+// argument asks for the default.
 type AcquireOption func(*settings)
 
 // settings are what an acquisition asks for.
@@ -73,9 +74,11 @@ func newSettings(options []AcquireOption) (settings, error) {
 func Shared() AcquireOption { return func(s *settings) { s.kind.Limit = "SHARED" } }
 
 // Slots makes the lock a semaphore with n slots, and acquires one slot. n is 1 to 1,000,000, and should be the same for all callers.
+// The server refuses any other number.
 func Slots(n int) AcquireOption { return func(s *settings) { s.kind.Limit = fmt.Sprint("SLOTS ", n) } }
 
-// Weight acquires w slots of a semaphore. w is 1 to the number of Slots. Without Weight, the client acquires one slot.
+// Weight acquires w slots of a semaphore. w is 1 to the number of Slots. The server refuses any other number. Without Weight, the
+// client acquires one slot.
 func Weight(w int) AcquireOption {
 	return func(s *settings) { s.kind.Weight = fmt.Sprint(" WEIGHT ", w) }
 }
@@ -97,7 +100,7 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner: up to 1,024 bytes, and not the name *. Without WithOwner, each Lock has a new owner. Do not acquire a lock
+// WithOwner names the owner: up to 1,024 bytes, and not the name *. The server refuses a longer name. Without WithOwner, each Lock has a new owner. Do not acquire a lock
 // for an owner that still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
@@ -114,8 +117,9 @@ func WithReplicas(count int, within time.Duration) AcquireOption {
 //
 // After an error the caller holds nothing. The error is ErrBusy if the lock is not free before the deadline of ctx. It is
 // ErrUnreachable if no server answers. Other errors are ErrRefused, ErrUnreplicated and ErrClosed. When ctx is cancelled, the caller
-// leaves the queue at once, and the error is the cause of ctx. If an option is out of range, Acquire sends no request, and the error
-// names the option.
+// leaves the queue at once, and the error is the cause of ctx. If ctx ends before the first request, Acquire sends no request, and
+// the error is also the cause of ctx. If a lease, a hold limit or a number of replicas is out of range, Acquire sends no request, and
+// the error names the option. The server checks the other options: the error is ErrRefused.
 func (c *Client) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lock, error) {
 	return c.AcquireAll(ctx, []string{key}, options...)
 }
@@ -133,7 +137,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		return nil, err
 	}
 	if !c.begin() {
-		return nil, ErrClosed
+		return nil, (&part{key: keys[0]}).fail(ErrClosed)
 	}
 	defer c.running.Done()
 	isAnswered := false
@@ -149,7 +153,8 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, options ...Acqui
 		case l.mayWait && isLost: // pause: a lease that is shorter than a round trip is lost in every attempt
 			sleep(ctx, time.Now().Add(firstPause))
 		case l.mayWait && isTrial && errors.Is(err, ErrBusy):
-		case l.mayWait && isAnswered && ctx.Err() != nil && errors.Is(err, ErrUnreachable):
+		case l.mayWait && isAnswered && errors.Is(ctx.Err(), context.DeadlineExceeded) &&
+			(errors.Is(err, ErrUnreachable) || errors.Is(err, errCancelled)):
 			return nil, l.parts[0].fail(ErrBusy, ctx.Err())
 		default:
 			return nil, err

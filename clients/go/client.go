@@ -36,6 +36,7 @@ type Client struct {
 	responseLimit time.Duration
 	patience      time.Duration
 	idleLimit     time.Duration // how long an unused connection stays open
+	waiting       int           // how many connections may wait for locks
 	waitPermits   chan struct{} // has an element for each connection that waits for a lock
 
 	id      string
@@ -70,7 +71,7 @@ func WithPatience(patience time.Duration) Option { return func(c *Client) { c.pa
 // place in the server's queue until one of these connections is free. Until then these callers poll. The first pause between two polls
 // is 50 ms. Each further pause is twice as long, up to a second.
 func WithWaitingConnections(count int) Option {
-	return func(c *Client) { c.waitPermits = make(chan struct{}, max(0, count)) }
+	return func(c *Client) { c.waiting = count }
 }
 
 // New returns a client of the servers that rdb is connected to. rdb must be a *redis.Client, with or without Sentinels, or for a
@@ -87,7 +88,7 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 		responseLimit: 2 * time.Second,
 		patience:      5 * time.Second,
 		idleLimit:     30 * time.Second,
-		waitPermits:   make(chan struct{}, 256),
+		waiting:       256,
 		id:            uuid.NewString(),
 		nodes:         make(map[string]*node),
 		locks:         make(map[*Lock]struct{}),
@@ -97,9 +98,15 @@ func New(rdb redis.UniversalClient, options ...Option) (*Client, error) {
 	for _, option := range options {
 		option(c)
 	}
-	if c.responseLimit < time.Millisecond || c.responseLimit > time.Hour || c.patience < time.Millisecond || cap(c.waitPermits) == 0 {
-		return nil, errors.New("lockward: the response limit, the patience or the number of waiting connections is out of range")
+	switch {
+	case c.responseLimit < time.Millisecond || c.responseLimit > time.Hour:
+		return nil, fmt.Errorf("lockward: the response limit is %v, but must be 1ms to 1h", c.responseLimit)
+	case c.patience < time.Millisecond:
+		return nil, fmt.Errorf("lockward: the patience is %v, but must be 1ms or more", c.patience)
+	case c.waiting < 1:
+		return nil, fmt.Errorf("lockward: the number of waiting connections is %d, but must be 1 or more", c.waiting)
 	}
+	c.waitPermits = make(chan struct{}, c.waiting)
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:
 		return c, nil

@@ -270,13 +270,19 @@ func (n *node) dial(ctx context.Context) (conn net.Conn, isLastKnown bool, err e
 	}
 	deadline, _ := ctx.Deadline()
 	limit, primary := time.Until(deadline), n.primary.Load()
+	hasSentinels := n.options.Addr == "FailoverClient" // go-redis' name for the Sentinels' primary
 	asking := limit
 	if primary != nil {
 		asking = min(lookUpLimit, limit/4)
+	} else if hasSentinels { // end before ctx does, so that the error of the call names the Sentinels
+		asking = limit * 9 / 10
 	}
 	dial(n.options.Dialer, n.options.Addr, asking)
-	if err == nil && n.options.Addr == "FailoverClient" { // go-redis' name for the Sentinels' primary
+	switch {
+	case hasSentinels && err == nil:
 		n.primary.Store(lastKnown(conn, *n.options))
+	case hasSentinels && errors.Is(err, context.DeadlineExceeded): // go-redis does not say why
+		err = errors.New("no Sentinel names a primary that answers")
 	}
 	if isLastKnown = err != nil && primary != nil && ctx.Err() == nil; isLastKnown {
 		dial(redis.NewDialer(primary), primary.Addr, limit)

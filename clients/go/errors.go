@@ -27,10 +27,10 @@ var (
 	// ErrRefused means that the server has answered with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE.
 	ErrRefused = errors.New("the server refuses the request")
 
-	// ErrUnreachable means that no server answers within the client's patience, or before the deadline of the context. If the
-	// server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. If
+	// ErrUnreachable means that the client has sent or tried to send a request, and that no server has answered within the client's
+	// patience, or before the deadline of the context. If the server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. If
 	// Lock.Guarded returns ErrUnreachable, the command may have run.
-	ErrUnreachable = errors.New("no server answers; try again when a server can be reached")
+	ErrUnreachable = errors.New("no server answers")
 
 	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.
 	ErrUnreplicated = errors.New("too few replicas have confirmed it; try again when more replicas are connected")
@@ -38,7 +38,7 @@ var (
 	// ErrClosed means that the client is closed. If Close has ended a lock, the error of this lock is both ErrLost and ErrClosed.
 	ErrClosed = errors.New("the client is closed; use one that is open")
 
-	errCancelled = errors.New("the context of the caller has ended; call again with another context")
+	errCancelled = errors.New("the context of the caller has ended")
 )
 
 // fail returns an error for the key. It is the outcome, and it is also each of the causes that are not nil.
@@ -52,9 +52,11 @@ func (p *part) fail(outcome error, causes ...error) error {
 	return err
 }
 
-// contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil.
+// contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil if the
+// client has not tried to send the request. errLate as the cause means that the patience is over.
 func (p *part) contextError(ctx context.Context, failure error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	hasTried := failure != nil || context.Cause(ctx) == errLate
+	if hasTried && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return p.fail(ErrUnreachable, ctx.Err(), failure)
 	}
 	return p.fail(errCancelled, context.Cause(ctx), ctx.Err())

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,8 +149,8 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error { return l.renew(ctx, "") }
 
-// Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots, and must be larger than the
-// present limit. In the same step the server grants the lock to the waiters that the new limit admits. The token and the weight stay.
+// Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots. The server refuses a limit
+// that is smaller than the present limit. The same limit changes nothing. In the same step the server grants the lock to the waiters that the new limit admits. The token and the weight stay.
 //
 // Downgrade returns the errors of Renew. After ErrUnreachable, or after the end of ctx, the next renewal may still downgrade the lock.
 // If the server has refused only some of several keys, the other keys are downgraded.
@@ -232,6 +233,9 @@ func (l *Lock) Release(ctx context.Context) error {
 	undone := slices.DeleteFunc(calls, func(r *call) bool { return r.err == nil || errors.Is(r.err, ErrLost) })
 	if ctx.Err() != nil && len(undone) > 0 {
 		err = l.leave(err, leaveLimit, undone)
+	}
+	if err != nil && !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w; the lock ends with its lease at the latest", err)
 	}
 	return cmp.Or(lost, err)
 }

@@ -262,11 +262,20 @@ func TestACallWhoseContextHasEndedSendsNothing(t *testing.T) {
 	lock, err := client.AcquireAll(t.Context(), []string{"a", "b"})
 	check(t, err)
 	requests := s.calls("lock.acquire")
-	ctx, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, keys := range [][]string{{"c"}, {"c", "d"}} {
-		_, err := client.AcquireAll(ctx, keys)
-		expect(t, err, context.Canceled)
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for _, ctx := range []context.Context{cancelled, late} {
+		_, one := client.Acquire(ctx, "c")
+		_, several := client.AcquireAll(ctx, []string{"c", "d"})
+		_, isBusy := client.Acquire(ctx, "c", lockward.WithoutWaiting())
+		for _, err := range []error{one, several, isBusy, lock.Renew(ctx)} {
+			expect(t, err, ctx.Err())
+			if errors.Is(err, lockward.ErrUnreachable) || !strings.Contains(err.Error(), "the context of the caller has ended") {
+				t.Error(err)
+			}
+		}
 	}
 	if sent := s.calls("lock.acquire") - requests; sent > 0 {
 		t.Error(sent, "requests")
@@ -598,6 +607,9 @@ func TestClose(t *testing.T) {
 	expect(t, lock.Release(t.Context()), lockward.ErrLost, lockward.ErrClosed)
 	_, err := client.Acquire(t.Context(), "free", lockward.WithoutWaiting())
 	expect(t, err, lockward.ErrClosed)
+	if !strings.HasPrefix(err.Error(), `lockward: lock "free": the client is closed`) {
+		t.Error(err)
+	}
 	if holders, waiters := s.info("k"); len(holders) != 1 || waiters != 0 {
 		t.Fatal(holders, waiters)
 	}
@@ -631,6 +643,26 @@ func TestTheClientClosesAfterANilContextCausedAPanic(t *testing.T) {
 	check(t, receive(t, "the end", closed))
 }
 
+func TestAReleaseWithoutAReplySaysThatTheLockEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	client := newClient(t, s.client(), lockward.WithPatience(100*time.Millisecond))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for i, ctx := range []context.Context{t.Context(), ended, late} {
+		lock := acquire(t, client, fmt.Sprint("k", i))
+		s.pause()
+		err := lock.Release(ctx)
+		s.resume()
+		if err == nil || !strings.HasSuffix(err.Error(), "; the lock ends with its lease at the latest") || strings.Contains(err.Error(), "again") {
+			t.Error(err)
+		}
+		expect(t, lock.Release(t.Context()), lockward.ErrReleased)
+	}
+}
+
 func TestReleaseWithAnEndedContextReleasesTheLock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -657,11 +689,15 @@ func TestNewRefusesUnknownClientsAndOptionsOutOfRange(t *testing.T) {
 	}
 	rdb := redis.NewClient(&redis.Options{})
 	defer rdb.Close()
-	for _, option := range []lockward.Option{
-		lockward.WithPatience(0), lockward.WithResponseLimit(-1), lockward.WithWaitingConnections(0), lockward.WithWaitingConnections(-1),
+	for want, option := range map[string]lockward.Option{
+		"lockward: the patience is 0s, but must be 1ms or more":                    lockward.WithPatience(0),
+		"lockward: the response limit is -1ns, but must be 1ms to 1h":              lockward.WithResponseLimit(-1),
+		"lockward: the response limit is 2h0m0s, but must be 1ms to 1h":            lockward.WithResponseLimit(2 * time.Hour),
+		"lockward: the number of waiting connections is 0, but must be 1 or more":  lockward.WithWaitingConnections(0),
+		"lockward: the number of waiting connections is -1, but must be 1 or more": lockward.WithWaitingConnections(-1),
 	} {
-		if _, err := lockward.New(rdb, option); err == nil {
-			t.Fatal("New accepts an option out of range")
+		if _, err := lockward.New(rdb, option); err == nil || err.Error() != want {
+			t.Errorf("got %v, not %s", err, want)
 		}
 	}
 }
@@ -1326,6 +1362,40 @@ func TestARefusedDowngradeUndoesNoOtherDowngrade(t *testing.T) {
 			acquire(t, client, key, lockward.Slots(4), lockward.WithoutWaiting())
 		}
 		check(t, lock.Renew(t.Context()))
+	}
+}
+
+func TestADatabaseThatDoesNotExistIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: startServer(t).addr, DB: 99})
+	defer rdb.Close()
+	begun := time.Now()
+	_, err := newClient(t, rdb).Acquire(t.Context(), "k")
+	expect(t, err, lockward.ErrRefused)
+	if !strings.Contains(err.Error(), "DB index is out of range") || time.Since(begun) > patience/2 {
+		t.Error(err)
+	}
+}
+
+func TestAnUnansweredAttemptHidesNoEarlierReason(t *testing.T) {
+	t.Parallel()
+	closed := "127.0.0.1:1"
+	var dials atomic.Int64
+	rdb := redis.NewClient(&redis.Options{Addr: closed, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			<-ctx.Done()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}})
+	defer rdb.Close()
+	sentinels := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "it", SentinelAddrs: []string{closed}})
+	defer sentinels.Close()
+	for client, want := range map[*redis.Client]string{rdb: "connection refused", sentinels: "no Sentinel names a primary"} {
+		_, err := newClient(t, client, lockward.WithPatience(time.Second)).Acquire(t.Context(), "k")
+		expect(t, err, lockward.ErrUnreachable)
+		if !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
 	}
 }
 

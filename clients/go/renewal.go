@@ -97,7 +97,7 @@ func (c *Client) watch() {
 func (l *Lock) renew(ctx context.Context, limit string) error {
 	ctx, end := joined(ctx, l.over)
 	defer end()
-	ctx, stop := context.WithTimeout(ctx, l.client.patience)
+	ctx, stop := context.WithTimeoutCause(ctx, l.client.patience, errLate)
 	defer stop()
 	select {
 	case l.renewing <- struct{}{}:

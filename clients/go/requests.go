@@ -132,7 +132,7 @@ func (r *call) ask() error {
 			}
 		case r.isOnce && r.isUncertain:
 			return r.fail(ErrUnreachable, errors.New("the command may have run"), r.ctx.Err(), r.failure)
-		case hasCode(r.failure, "WRONGPASS", "NOAUTH", "NOPERM"): // the server refuses the user
+		case hasCode(r.failure, "WRONGPASS", "NOAUTH", "NOPERM", "ERR"): // the server refuses the user or the database
 			return r.fail(ErrRefused, r.failure)
 		}
 		sleep(r.ctx, earliest(time.Now().Add(backOff(failures)), r.until))
@@ -218,7 +218,11 @@ func (c *Client) settle(n *node, cn *connection, calls []*call, err, ended error
 	for _, r := range calls {
 		r.isAttempted, r.after = true, time.Time{}
 		if err != nil {
-			r.reply, r.failure = nil, cmp.Or(ended, err)
+			r.reply = nil
+			// A missing reply does not hide the earlier reason why no connection could be opened.
+			if isLate := ended != nil || errors.Is(err, context.DeadlineExceeded); !isLate || r.failure == nil || hasCode(r.failure) {
+				r.failure = cmp.Or(ended, err)
+			}
 			r.isUncertain = r.isUncertain || isSent
 			if isBroken || ended != nil { // not after every error: a full server refuses only new connections
 				r.after = time.Now()
