@@ -28,6 +28,9 @@ final class Call {
     /** If false, the call does not repeat a request that the server may have executed. */
     boolean isRepeatable = true;
 
+    /** What the program can do if no server answers. */
+    String advice = "try again later";
+
     /** Whether a server has answered, with any reply. */
     volatile boolean isHeard;
 
@@ -67,6 +70,10 @@ final class Call {
     private CompletableFuture<List<@Nullable Object>> answers = new CompletableFuture<>();
     private long heardAt = sent;
     private int failures;
+
+    /** Why the present request has no answer. A missing reply does not replace an earlier reason. */
+    private @Nullable Throwable failure;
+
     private @Nullable Node importing;
 
     /** If a node of a cluster has named another node, and no node has answered since: a hint for the program. */
@@ -97,6 +104,7 @@ final class Call {
             boolean isOwn, long patience, long limit, Supplier<List<Request>> requests) {
         this.isOwn = isOwn;
         this.requests = requests;
+        failure = null;
         silenceLimit = patience;
         replyLimit = limit;
         heardAt = Clock.now();
@@ -154,7 +162,9 @@ final class Call {
     }
 
     /** Sends the requests again after a pause, if there is time. */
-    private void repeat(Throwable cause) {
+    private void repeat(Throwable latest) {
+        Throwable cause = failure == null || !(latest instanceof TimeoutException) ? latest : failure;
+        failure = cause;
         pause(Math.min(Clock.left(giveUpAt()), Clock.backOff(failures++)))
                 .whenComplete((done, cancelled) -> run(() -> {
                     if (cancelled != null) {
@@ -166,7 +176,7 @@ final class Call {
                         Throwable reason = cause.getCause() == null ? cause : cause.getCause();
                         throw new LockUnreachableException(
                                 "no server answers for the lock " + key + ": " + reason.getMessage() + redirection
-                                        + "; try again later",
+                                        + "; " + advice,
                                 cause);
                     }
                 }));

@@ -1,6 +1,7 @@
 package dev.lockward;
 
 import java.time.Duration;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
@@ -18,6 +19,9 @@ final class Clock {
     /** The longest span of time: 146 years. */
     static final long FOREVER = Long.MAX_VALUE / 2_000_000;
 
+    /** The shortest lease: {@link #leaseEnd} subtracts a millisecond, so a lease of 1 ms would be over at once. */
+    static final long SHORTEST_LEASE = 2;
+
     private Clock() {}
 
     static long now() {
@@ -34,16 +38,14 @@ final class Clock {
         return Math.max(0, Math.min(FOREVER - 1, nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0)));
     }
 
-    static long span(Duration duration) {
-        return span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
-    }
-
-    /** Converts a duration to milliseconds, rounded up. Throws if the duration is 0 or negative. */
-    static long positive(Duration span, String what) {
-        if (span.isZero() || span.isNegative()) {
-            throw new IllegalArgumentException("the " + what + " must be more than 0: " + span);
+    /** Converts a duration to milliseconds, rounded up. Throws if the result is less than {@code least}. */
+    static long span(Duration duration, long least, String what) {
+        Objects.requireNonNull(duration, what);
+        long millis = span(TimeUnit.NANOSECONDS.convert(duration), TimeUnit.NANOSECONDS);
+        if (millis < least) {
+            throw new IllegalArgumentException("the " + what + " must be " + least + " ms or more: " + duration);
         }
-        return span(span);
+        return millis;
     }
 
     /**

@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -83,10 +84,10 @@ public final class HeldLock implements AutoCloseable {
     /**
      * Sets a new lease, which starts now. It may be shorter or longer than before. Later renewals by the client also use the new lease.
      *
-     * @param lease more than 0, rounded up to milliseconds
+     * @param lease at least 2 ms, rounded up to milliseconds
      */
     public void renew(Duration lease) {
-        long millis = Clock.positive(lease, "lease");
+        long millis = Clock.span(lease, Clock.SHORTEST_LEASE, "lease");
         Clock.await(all(tenure -> tenure.renew(millis, null)));
     }
 
@@ -139,7 +140,7 @@ public final class HeldLock implements AutoCloseable {
     static HeldLock resume(LockwardClient client, String handle) {
         List<Tenure> tenures;
         try {
-            tenures = Arrays.stream(handle.split(",", -1))
+            tenures = Arrays.stream(Objects.requireNonNull(handle, "handle").split(",", -1))
                     .map(part -> tenure(client, part))
                     .toList();
         } catch (IllegalArgumentException error) {
@@ -196,7 +197,7 @@ public final class HeldLock implements AutoCloseable {
      * @param delay more than 0, rounded up to milliseconds
      */
     public void releaseAfter(Duration delay) {
-        long millis = Clock.positive(delay, "delay");
+        long millis = Clock.span(delay, 1, "delay");
         Clock.await(all(tenure -> tenure.releaseAfter(millis)));
     }
 

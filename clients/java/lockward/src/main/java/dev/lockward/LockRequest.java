@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -67,9 +68,9 @@ public final class LockRequest implements Cloneable {
         return this;
     }
 
-    /** Sets a lease for this lock, instead of the client's lease. It must be more than 0, and is rounded up to milliseconds. */
+    /** Sets a lease for this lock, instead of the client's lease. It must be at least 2 ms, and is rounded up to milliseconds. */
     public LockRequest lease(Duration length) {
-        lease = Clock.positive(length, "lease");
+        lease = Clock.span(length, Clock.SHORTEST_LEASE, "lease");
         return this;
     }
 
@@ -79,17 +80,17 @@ public final class LockRequest implements Cloneable {
         return this;
     }
 
-    /** The lock is lost when this time has passed since the grant. Until then the client renews the lock. */
+    /** The lock is lost when this time has passed since the grant. Until then the client renews the lock. At least 2 ms. */
     public LockRequest holdLimit(Duration length) {
-        holdLimit = Clock.positive(length, "hold limit");
+        holdLimit = Clock.span(length, Clock.SHORTEST_LEASE, "hold limit");
         return this;
     }
 
     /** The owner's name at the server, 1 to 1,024 bytes, but not {@code *}. Holders with the same name are one owner. */
     public LockRequest owner(String name) {
-        int bytes = name.getBytes(StandardCharsets.UTF_8).length;
+        int bytes = Objects.requireNonNull(name, "owner").getBytes(StandardCharsets.UTF_8).length;
         if (bytes < 1 || bytes > 1_024 || name.equals("*")) { // for *, the server makes up an owner
-            throw new IllegalArgumentException("an owner must be 1 to 1,024 bytes, and not *: " + name);
+            throw new IllegalArgumentException("an owner must be 1 to 1,024 bytes, and not *: this one has " + bytes);
         }
         owner = name;
         return this;
@@ -97,9 +98,16 @@ public final class LockRequest implements Cloneable {
 
     /** Sets the number of replicas for this lock, instead of the client's setting: see {@link LockwardClient.Builder#replicas}. */
     public LockRequest replicas(int count, Duration within) {
-        replicasWithin = Clock.positive(within, "time for replicas");
+        replicasWithin = timeForReplicas(count, within);
         replicas = count;
         return this;
+    }
+
+    static long timeForReplicas(int count, Duration within) {
+        if (count < 0) {
+            throw new IllegalArgumentException("the number of replicas must be 0 or more: " + count);
+        }
+        return Clock.span(within, 1, "time for replicas");
     }
 
     /** Sets a listener that the client calls if the lock is lost: see {@link HeldLock#onLost}. */
@@ -130,7 +138,7 @@ public final class LockRequest implements Cloneable {
      * @throws LockUnreachableException when no server answers
      */
     public Optional<HeldLock> tryAcquire(Duration timeout) throws InterruptedException {
-        return acquire(Clock.span(timeout));
+        return acquire(Clock.span(timeout, 0, "timeout"));
     }
 
     /** Does what {@link #acquire} does, but does not block the thread. If the future is cancelled, the caller leaves the queue. */
@@ -140,7 +148,7 @@ public final class LockRequest implements Cloneable {
 
     /** Does what {@link #tryAcquire} does, but does not block the thread. If the future is cancelled, the caller leaves the queue. */
     public CompletableFuture<Optional<HeldLock>> tryAcquireAsync(Duration timeout) {
-        return acquireAsync(Clock.span(timeout), held -> held);
+        return acquireAsync(Clock.span(timeout, 0, "timeout"), held -> held);
     }
 
     /** A lock for threads: {@link java.util.concurrent.locks.Lock}. */

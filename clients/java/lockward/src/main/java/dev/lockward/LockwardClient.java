@@ -128,10 +128,10 @@ public final class LockwardClient implements AutoCloseable {
          * The lease: how long a lock lasts without renewal, for example after this process has died. The client renews the lock when
          * a third of the lease is over. Without this setting, the lease is the server's {@code lock.default-lease}.
          *
-         * @param renewed more than 0, rounded up to milliseconds
+         * @param renewed at least 2 ms, rounded up to milliseconds
          */
         public Builder lease(Duration renewed) {
-            long millis = Clock.positive(renewed, "lease");
+            long millis = Clock.span(renewed, Clock.SHORTEST_LEASE, "lease");
             defaults = defaults.andThen(request -> request.lease = millis);
             return this;
         }
@@ -141,13 +141,13 @@ public final class LockwardClient implements AutoCloseable {
          * LockUnreachableException}. A thread in a server's queue keeps waiting until its wait limit.
          */
         public Builder patience(Duration limit) {
-            patience = Clock.positive(limit, "patience");
+            patience = Clock.span(limit, 1, "patience");
             return this;
         }
 
         /** How long the client waits for a reply before it sends the request again on a new connection: 2 seconds by default. */
         public Builder responseLimit(Duration limit) {
-            responseLimit = Clock.positive(limit, "response limit");
+            responseLimit = Clock.span(limit, 1, "response limit");
             return this;
         }
 
@@ -169,7 +169,7 @@ public final class LockwardClient implements AutoCloseable {
          * grant still has the lock when the replica becomes the primary.
          */
         public Builder replicas(int count, Duration within) {
-            Clock.positive(within, "time for replicas");
+            LockRequest.timeForReplicas(count, within);
             defaults = defaults.andThen(request -> request.replicas(count, within));
             return this;
         }
@@ -196,7 +196,7 @@ public final class LockwardClient implements AutoCloseable {
     public LockRequest request(String... keys) {
         // All clients sort keys by their bytes. Other sort orders could cause deadlocks between clients.
         List<String> sorted = Arrays.stream(keys)
-                .map(Objects::requireNonNull)
+                .map(key -> Objects.requireNonNull(key, "key"))
                 .distinct()
                 .sorted((one, other) -> Arrays.compareUnsigned(
                         one.getBytes(StandardCharsets.UTF_8), other.getBytes(StandardCharsets.UTF_8)))

@@ -58,7 +58,7 @@ public final class LockwardLock implements Lock {
      * Acquires the lock for at most {@code lease}: the client does not renew the lock. If the thread then acquires the lock again without
      * a named lease, the client begins to renew the lock.
      *
-     * @param lease more than 0, rounded up to milliseconds; -1 means no named lease
+     * @param lease at least 2 ms, rounded up to milliseconds; -1 means no named lease
      * @throws LockUnreachableException when no server answers the first request within the client's patience
      */
     public void lock(long lease, TimeUnit unit) {
@@ -247,7 +247,8 @@ public final class LockwardLock implements Lock {
                 .map(key -> {
                     Tenure tenure = mine.get(key);
                     if (tenure == null || tenure.holds(request.isShared()) == 0) {
-                        throw Tenure.notHeld(key);
+                        throw new IllegalMonitorStateException("the lock " + key + " is not held by "
+                                + Thread.currentThread().getName() + ": acquire it first");
                     }
                     return tenure;
                 })
@@ -255,9 +256,10 @@ public final class LockwardLock implements Lock {
     }
 
     private static long millis(long lease, TimeUnit unit) {
-        if (lease == 0 || lease < -1) {
-            throw new IllegalArgumentException("a lease must be more than 0, or -1: " + lease);
+        long millis = Clock.span(lease, unit);
+        if (lease != -1 && millis < Clock.SHORTEST_LEASE) {
+            throw new IllegalArgumentException("a lease must be 2 ms or more, or -1: " + lease + " " + unit);
         }
-        return Clock.span(lease, unit);
+        return millis;
     }
 }

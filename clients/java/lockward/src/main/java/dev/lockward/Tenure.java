@@ -12,6 +12,9 @@ final class Tenure {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
+    /** What follows if no server answers a release. The program cannot release the lock again. */
+    private static final String ENDS = "the lock ends with its lease at the latest";
+
     /** If the time between the end of the lease and the hold limit is less than this, the client does not renew the lease any more. */
     private static final long HOLD_TOLERANCE = 20;
 
@@ -88,16 +91,15 @@ final class Tenure {
 
     synchronized void checkHeld() {
         if (holds == 0) {
-            throw notHeld(key);
+            throw released();
         }
         if (!isHeld()) {
             throw lose(LEASE_OVER);
         }
     }
 
-    static IllegalMonitorStateException notHeld(String key) {
-        return new IllegalMonitorStateException(
-                "the lock " + key + " is not held by " + Thread.currentThread().getName() + ": acquire it first");
+    private IllegalMonitorStateException released() {
+        return new IllegalMonitorStateException("the lock " + key + " was released or handed over: acquire it again");
     }
 
     /**
@@ -225,6 +227,10 @@ final class Tenure {
      * @param newKind a kind with a larger limit, or null
      */
     CompletableFuture<Void> renew(long newLease, @Nullable List<Object> newKind) {
+        return renew(client.call(key), newLease, newKind);
+    }
+
+    private CompletableFuture<Void> renew(Call call, long newLease, @Nullable List<Object> newKind) {
         long oldLease;
         synchronized (this) {
             oldLease = lease;
@@ -233,7 +239,7 @@ final class Tenure {
                 kinds = Stream.concat(Stream.of(newKind), others(newKind)).toList();
             }
         }
-        return renew(client.call(key), newLease != 0, newKind).whenComplete((done, failure) -> {
+        return renew(call, newLease != 0, newKind).whenComplete((done, failure) -> {
             if (failure != null && Clock.cause(failure) instanceof LockRefusedException) {
                 lease = oldLease;
             }
@@ -382,13 +388,14 @@ final class Tenure {
         Call call;
         synchronized (this) {
             if (holds == 0) {
-                return CompletableFuture.failedFuture(notHeld(key));
+                return CompletableFuture.failedFuture(released());
             }
             if (!isHeld()) {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
             call = new Call(client.servers, key, Math.min(deadline, Clock.now() + client.patience));
+            call.advice = ENDS;
             left = holds - 1;
             kept = left == 0 ? "ALL" : List.of("HOLDS", holdsAtServer() - 1);
             isDowngrade = !isShared && kinds.get(0).isEmpty() && left > 0 && left == sharedHolds;
@@ -416,7 +423,9 @@ final class Tenure {
 
     /** Ends the tenure in this process, and sets the lease at the server to the delay. */
     CompletableFuture<Void> releaseAfter(long delay) {
-        return renew(delay, null).whenComplete((done, error) -> end());
+        Call call = client.call(key);
+        call.advice = ENDS;
+        return renew(call, delay, null).whenComplete((done, error) -> end());
     }
 
     /**

@@ -10,6 +10,7 @@ import dev.lockward.Threads.Running;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
@@ -17,6 +18,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -205,7 +207,7 @@ class LockTest {
     @Test
     void manyLocksWhoseNamedLeasesAreOverAreForgotten() {
         for (int i = 0; i < 150; i++) {
-            CLIENT.getLock(name + i).lock(1, TimeUnit.MILLISECONDS);
+            CLIENT.getLock(name + i).lock(2, TimeUnit.MILLISECONDS);
         }
         eventually(() -> !CLIENT.getLock(name + 149).isHeldByCurrentThread());
         lock.lock();
@@ -217,10 +219,18 @@ class LockTest {
     }
 
     @Test
-    void aLeaseIsNeverRoundedTo0() throws Exception {
-        lock.lock(1, TimeUnit.NANOSECONDS);
+    void aLeaseIsAtLeastTwoMilliseconds() throws Exception {
+        lock.lock(1_000_001, TimeUnit.NANOSECONDS); // rounded up
         eventually(() -> !lock.isLocked());
         assertThrows(LockLostException.class, lock::unlock);
+        Duration one = Duration.ofMillis(1);
+        assertThrows(IllegalArgumentException.class, () -> lock.tryLock(1_000, 1, TimeUnit.MILLISECONDS));
+        assertThrows(IllegalArgumentException.class, () -> CLIENT.request(name).lease(one));
+        assertThrows(IllegalArgumentException.class, () -> CLIENT.request(name).holdLimit(one));
+        assertThrows(IllegalArgumentException.class, () -> SERVER.builder().lease(one));
+        try (HeldLock held = CLIENT.request(name).acquire()) {
+            assertThrows(IllegalArgumentException.class, () -> held.renew(one));
+        }
         assertThrows(IllegalArgumentException.class, () -> lock.lock(0, TimeUnit.SECONDS));
         assertThrows(IllegalArgumentException.class, () -> lock.tryLock(1, -2, TimeUnit.SECONDS));
         assertTrue(lock.tryLock(1, -1, TimeUnit.SECONDS));
@@ -258,7 +268,9 @@ class LockTest {
     void anOwnerThatIsEmptyTooLongOrAnAsteriskIsRefused() throws Exception {
         LockRequest request = CLIENT.request(name);
         for (String owner : List.of("", "*", "é".repeat(513))) {
-            assertThrows(IllegalArgumentException.class, () -> request.owner(owner));
+            String message = assertThrows(IllegalArgumentException.class, () -> request.owner(owner))
+                    .getMessage();
+            assertTrue(message.length() < 100, message);
         }
         String longest = "é".repeat(512);
         try (HeldLock held = request.owner(longest).acquire()) {
@@ -348,9 +360,25 @@ class LockTest {
         LockwardClient.Builder builder = SERVER.builder();
         assertThrows(IllegalArgumentException.class, () -> builder.patience(Duration.ZERO));
         assertThrows(IllegalArgumentException.class, () -> builder.waitingConnections(0));
+        assertThrows(IllegalArgumentException.class, () -> builder.replicas(-1, Duration.ofSeconds(1)));
+        assertThrows(IllegalArgumentException.class, () -> CLIENT.request(name).replicas(-1, Duration.ofSeconds(1)));
         assertThrows(IllegalArgumentException.class, () -> builder.lease(Duration.ofSeconds(-1)));
         assertThrows(
                 IllegalArgumentException.class, () -> Server.tryAcquire(CLIENT, name, Duration.ZERO, Duration.ZERO));
+    }
+
+    @Test
+    void anErrorNamesTheArgumentThatIsNull() {
+        LockRequest request = CLIENT.request(name);
+        Map<String, Executable> calls = Map.of(
+                "key", () -> CLIENT.getLock(null),
+                "handle", () -> CLIENT.resume(null),
+                "owner", () -> request.owner(null),
+                "lease", () -> request.lease(null),
+                "time for replicas", () -> request.replicas(1, null),
+                "timeout", () -> request.tryAcquire(null));
+        calls.forEach((argument, call) -> assertEquals(
+                argument, assertThrows(NullPointerException.class, call).getMessage()));
     }
 
     @ParameterizedTest
@@ -375,9 +403,21 @@ class LockTest {
         assertTrue(SERVER.info(name).orElseThrow().leaseLeft() > 250_000);
         Threads.run(tenure::release).join();
         assertFalse(tenure.isHeld() || lock.isLocked());
-        assertThrows(IllegalMonitorStateException.class, tenure::release);
-        assertThrows(IllegalMonitorStateException.class, () -> tenure.renew(Duration.ofSeconds(1)));
+        assertReleased(tenure);
         tenure.close();
+        HeldLock handedOver =
+                Server.tryAcquire(CLIENT, name, Duration.ZERO, null).orElseThrow();
+        CLIENT.resume(handedOver.handle()).release();
+        assertReleased(handedOver);
+    }
+
+    /** Any thread may use a HeldLock, so the error does not name the thread. */
+    private static void assertReleased(HeldLock held) {
+        for (Executable call : List.<Executable>of(held::release, held::renew, held::guarded, held::handle)) {
+            String message =
+                    assertThrows(IllegalMonitorStateException.class, call).getMessage();
+            assertTrue(message.endsWith("was released or handed over: acquire it again"), message);
+        }
     }
 
     @Test

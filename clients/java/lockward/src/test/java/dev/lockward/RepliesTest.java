@@ -183,6 +183,20 @@ class RepliesTest {
     }
 
     @Test
+    void anUnansweredAttemptHidesNoEarlierReason() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> asked.getAndIncrement() == 0 ? "-LOADING it" : null);
+                LockwardClient client = Server.builder(server.uri())
+                        .responseLimit(Duration.ofMillis(200))
+                        .patience(Duration.ofSeconds(1))
+                        .build()) {
+            String message = failure(client.request("k").acquireAsync()).getMessage();
+            assertTrue(asked.get() > 1 && message.contains("LOADING it"), message);
+        }
+    }
+
+    @Test
     void aCandidateWaitsWhileNoServerAnswers() throws Exception {
         AtomicBoolean isSilent = new AtomicBoolean(true);
         Function<String, String> answer = request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : ":0";
@@ -297,9 +311,27 @@ class RepliesTest {
                 LockwardClient client = patientClient(server)) {
             HeldLock held = client.request("k").acquire();
             CompletableFuture<Void> release = held.releaseAsync();
-            assertInstanceOf(LockUnreachableException.class, failure(release));
+            assertEndsWithItsLease(failure(release));
             assertFalse(held.isHeld());
         }
+    }
+
+    @Test
+    void aReleaseAfterADelayWithoutAReplyCannotBeTriedAgain() throws Exception {
+        try (ScriptedServer server =
+                        new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : null);
+                LockwardClient client = Server.builder(server.uri())
+                        .patience(Duration.ofMillis(500))
+                        .build()) {
+            HeldLock held = client.request("k").acquire();
+            assertEndsWithItsLease(
+                    assertThrows(LockUnreachableException.class, () -> held.releaseAfter(Duration.ofMinutes(1))));
+        }
+    }
+
+    private static void assertEndsWithItsLease(Throwable failure) {
+        assertInstanceOf(LockUnreachableException.class, failure);
+        assertTrue(failure.getMessage().endsWith("; the lock ends with its lease at the latest"), failure::getMessage);
     }
 
     @Test

@@ -79,7 +79,7 @@ public class LockwardAutoConfiguration {
         if (properties.lease() != null) {
             builder.lease(properties.lease());
         }
-        if (properties.replicas().count() > 0) {
+        if (properties.replicas().count() != 0) {
             builder.replicas(
                     properties.replicas().count(), properties.replicas().within());
         }

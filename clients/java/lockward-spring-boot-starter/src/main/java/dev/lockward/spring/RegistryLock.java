@@ -36,7 +36,7 @@ public class RegistryLock implements Lock {
     /**
      * Acquires the lock for at most {@code lease}. The client does not renew the lock.
      *
-     * @param lease at least a millisecond
+     * @param lease at least 2 ms
      */
     public void lock(Duration lease) {
         long millis = millis(lease);
@@ -71,7 +71,7 @@ public class RegistryLock implements Lock {
      * Acquires the lock, and waits for at most {@code wait}. The thread holds the lock for at most {@code lease}: see {@link
      * #lock(Duration)}.
      *
-     * @param lease at least a millisecond
+     * @param lease at least 2 ms
      */
     public boolean tryLock(Duration wait, Duration lease) throws InterruptedException {
         long millis = millis(lease);
@@ -126,8 +126,8 @@ public class RegistryLock implements Lock {
 
     private static long millis(Duration lease) {
         long millis = TimeUnit.MILLISECONDS.convert(lease);
-        if (millis < 1) {
-            throw new IllegalArgumentException("a lease must be at least a millisecond: " + lease);
+        if (millis < 2) { // -1 would mean no named lease
+            throw new IllegalArgumentException("a lease must be 2 ms or more: " + lease);
         }
         return millis;
     }

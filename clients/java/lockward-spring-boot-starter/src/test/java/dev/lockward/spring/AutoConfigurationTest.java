@@ -200,6 +200,14 @@ class AutoConfigurationTest {
                 });
     }
 
+    @Test
+    void aNegativeNumberOfReplicasIsAnError() {
+        connected.withPropertyValues("lockward.replicas.count=-1").run(context -> assertThat(context)
+                .getFailure()
+                .rootCause()
+                .hasMessage("the number of replicas must be 0 or more: -1"));
+    }
+
     private long leaseIn(ApplicationContext context) {
         LockwardLock lock = context.getBean(LockwardClient.class).getLock(name);
         lock.lock();
