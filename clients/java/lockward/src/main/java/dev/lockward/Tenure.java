@@ -12,9 +12,6 @@ final class Tenure {
     private static final System.Logger LOGGER = System.getLogger(LockwardClient.class.getName());
     static final String LEASE_OVER = "its lease is over";
 
-    /** What follows if no server answers a release. The program cannot release the lock again. */
-    private static final String ENDS = "the lock ends with its lease at the latest";
-
     /** If the time between the end of the lease and the hold limit is less than this, the client does not renew the lease any more. */
     private static final long HOLD_TOLERANCE = 20;
 
@@ -394,8 +391,7 @@ final class Tenure {
                 dropHold(isShared);
                 return CompletableFuture.failedFuture(lose(LEASE_OVER));
             }
-            call = new Call(client.servers, key, Math.min(deadline, Clock.now() + client.patience));
-            call.advice = ENDS;
+            call = lastCall(deadline);
             left = holds - 1;
             kept = left == 0 ? "ALL" : List.of("HOLDS", holdsAtServer() - 1);
             isDowngrade = !isShared && kinds.get(0).isEmpty() && left > 0 && left == sharedHolds;
@@ -404,7 +400,7 @@ final class Tenure {
             dropHold(isShared);
         }
         // A writer that also has the read lock becomes a reader.
-        return (isDowngrade ? renew(0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
+        return (isDowngrade ? renew(call, 0, Request.SHARED) : CompletableFuture.<Void>completedFuture(null))
                 .thenCompose(ready -> call.ask(() -> new Request("LOCK.RELEASE", key, owner, kept, "TOKEN", token)))
                 .thenAccept(reply -> {
                     boolean wasReleased = left == 0 && call.mayHaveRun && ServerError.is(reply, "NOTHELD");
@@ -423,9 +419,14 @@ final class Tenure {
 
     /** Ends the tenure in this process, and sets the lease at the server to the delay. */
     CompletableFuture<Void> releaseAfter(long delay) {
-        Call call = client.call(key);
-        call.advice = ENDS;
-        return renew(call, delay, null).whenComplete((done, error) -> end());
+        return renew(lastCall(Long.MAX_VALUE), delay, null).whenComplete((done, error) -> end());
+    }
+
+    /** A call that the program cannot repeat, because the hold is over. It ends at {@code latest}, or when the patience is over. */
+    private Call lastCall(long latest) {
+        Call call = new Call(client.servers, key, Math.min(latest, Clock.now() + client.patience));
+        call.advice = "the lock ends with its lease at the latest";
+        return call;
     }
 
     /**

@@ -317,15 +317,21 @@ class RepliesTest {
     }
 
     @Test
-    void aReleaseAfterADelayWithoutAReplyCannotBeTriedAgain() throws Exception {
+    void noReleaseWithoutAReplyCanBeTriedAgain() throws Exception {
         try (ScriptedServer server =
                         new ScriptedServer(request -> request.startsWith("LOCK.ACQUIRE") ? grant(7, 30_000) : null);
                 LockwardClient client = Server.builder(server.uri())
                         .patience(Duration.ofMillis(500))
                         .build()) {
             HeldLock held = client.request("k").acquire();
+            LockwardReadWriteLock lock = client.getReadWriteLock("l");
+            lock.writeLock().lock();
+            Tenure writer = client.threadTenures.get().get("l");
+            // The scripted server grants no second hold.
+            writer.granted(client.call("l"), 7, 2, 30_000, true, Request.SHARED);
             assertEndsWithItsLease(
                     assertThrows(LockUnreachableException.class, () -> held.releaseAfter(Duration.ofMinutes(1))));
+            assertEndsWithItsLease(assertThrows(LockUnreachableException.class, lock.writeLock()::unlock));
         }
     }
 
