@@ -100,8 +100,9 @@ func WithHoldLimit(limit time.Duration) AcquireOption {
 // WithoutWaiting makes an acquisition fail with ErrBusy at once if the lock is not free.
 func WithoutWaiting() AcquireOption { return func(s *settings) { s.mayWait = false } }
 
-// WithOwner names the owner: up to 1,024 bytes, and not the name *. The server refuses a longer name. Without WithOwner, each Lock has a new owner. Do not acquire a lock
-// for an owner that still holds this lock: both Locks would share one tenure, and the first release would end this tenure.
+// WithOwner names the owner: up to 1,024 bytes, and not the name *. The server refuses a longer name. Without WithOwner, each Lock has
+// a new owner. Do not acquire a lock for an owner that still holds this lock: both Locks would share one tenure, and the first release
+// would end this tenure.
 func WithOwner(owner string) AcquireOption { return func(s *settings) { s.owner = owner } }
 
 // WithReplicas acquires the lock only if count replicas confirm the grant before the time within is over. If fewer replicas confirm

@@ -28,8 +28,8 @@ var (
 	ErrRefused = errors.New("the server refuses the request")
 
 	// ErrUnreachable means that the client has sent or tried to send a request, and that no server has answered within the client's
-	// patience, or before the deadline of the context. If the server may have granted the lock, the client tries to release the lock. If no server answers, the lock ends with its lease. If
-	// Lock.Guarded returns ErrUnreachable, the command may have run.
+	// patience, or before the deadline of the context. If the server may have granted the lock, the client tries to release the lock. If
+	// no server answers, the lock ends with its lease. If Lock.Guarded returns ErrUnreachable, the command may have run.
 	ErrUnreachable = errors.New("no server answers")
 
 	// ErrUnreplicated means that fewer replicas than wanted have confirmed the grant in time. The client releases the lock.

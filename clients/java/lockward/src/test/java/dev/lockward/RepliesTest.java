@@ -618,7 +618,9 @@ class RepliesTest {
                         .build();
                 AutoCloseable unblock = end::countDown) {
             assertNotNull(unblock);
-            client.request("k").tryAcquire(Duration.ofSeconds(1)); // opens a connection for waits
+            // This call opens a connection for waits. It ends with the reply to its only slice, so the long limit takes
+            // no time.
+            client.request("k").tryAcquire(Duration.ofSeconds(9));
             int waits = waits(server);
             // The first connection uses the first of these two threads, and the connection for waits uses the second.
             SingleThreadEventExecutor second = CloseTest.ioThread(resources, 1);
