@@ -112,6 +112,7 @@ pub fn plain(report: &mut Report) {
     let is_valkey = server.version().starts_with("Valkey");
     report.row(Row::ratio(what, &lock, CHECKED, &checked).at_most(if is_valkey { 1.1 } else { 1.2 }));
     report.row(Row::ratio(what, &lock, BARE, &bare).at_most(1.08));
+    report.row(Row::ratio(BARE, &bare, CHECKED, &checked));
     report.row(Row::ratio(what, &lock, "a re-entrant hash lock in Lua", &hash).at_most(1.0 / 3.5));
     report.row(Row::ratio(what, &lock, "SET NX PX + DEL", &set));
 }
@@ -119,13 +120,16 @@ pub fn plain(report: &mut Report) {
 /// Measures with an AOF that the server syncs every second.
 pub fn aof(report: &mut Report) {
     be_client_of(Place::Together);
-    let server = start(&["appendonly yes", "appendfsync everysec"]);
-    let [lock, checked] = costs_at(&server, [Pair::Lock, Pair::Checked]);
-    report.row(Row::ratio("acquire + release with an AOF", &lock, &with("an AOF"), &checked).at_most(1.2));
+    let empty = Loaded::Empty.line_of_config().expect("a module");
+    let server = start(&[&empty, "appendonly yes", "appendfsync everysec"]);
+    let [lock, checked, bare] = costs_at(&server, [Pair::Lock, Pair::Checked, Pair::Bare]);
+    let against = with(CHECKED, "an AOF");
+    report.row(Row::ratio("acquire + release with an AOF", &lock, &against, &checked).at_most(1.2));
+    report.row(Row::ratio(&with(BARE, "an AOF"), &bare, &against, &checked));
 }
 
-fn with(what: &str) -> String {
-    format!("{CHECKED}, with {what}")
+fn with(pair: &str, what: &str) -> String {
+    format!("{pair}, with {what}")
 }
 
 pub fn replica(report: &mut Report) {
@@ -144,7 +148,7 @@ pub fn replica(report: &mut Report) {
         });
         [at_primary, applied]
     });
-    let against = with("a replica");
+    let against = with(CHECKED, "a replica");
     let [[lock, lock_applied], [checked, checked_applied]] = &costs[..] else { panic!("two pairs") };
     report.row(Row::ratio("acquire + release with a replica", lock, &against, checked).at_most(1.2));
     let what = "CPU of the replica for acquire + release";
