@@ -161,9 +161,21 @@ impl QuarantineMemory {
             return;
         }
         self.ended_up_to = token;
+        self.forget_tenures_ended();
+    }
+
+    /// Records that all holders of the lock have lost it, and that `last` is the largest of their tokens. Among the
+    /// holders may be tenures that had ended before, because RESTORE stores any tenure.
+    pub fn see_all_ended(&mut self, last: Option<FencingToken>) {
+        self.end_up_to(last);
+        self.forget_tenures_ended();
+    }
+
+    fn forget_tenures_ended(&mut self) {
+        let ended = self.ended_up_to;
         if self.tenures.is_some() {
             self.change_tenures(|tenures| {
-                let is_later = |other: &FencingToken| Some(*other) > token;
+                let is_later = |other: &FencingToken| Some(*other) > ended;
                 tenures.ended.retain(|_, other| is_later(other));
                 tenures.released.retain(is_later);
                 tenures.renewed.retain(is_later);
@@ -353,6 +365,16 @@ mod tests {
         assert!(may_restore(8, READER) && may_restore(9, READER) && may_restore(9, EXCLUSIVE));
         assert!(!may_restore(8, EXCLUSIVE));
         assert_eq!(memory.ended_entries(), 1, "leases that end take one entry for each mode");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_tenure_that_was_stored_again_after_its_end() {
+        let mut memory = QuarantineMemory::default();
+        memory.end_up_to(FencingToken::new(9));
+        memory.see_renewed(token(7));
+        memory.see_holds_named(token(7));
+        memory.see_all_ended(FencingToken::new(7));
+        assert!(memory.tenures.is_none() && memory.last_ended() == Some(token(9)));
     }
 
     #[test]

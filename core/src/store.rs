@@ -346,7 +346,7 @@ impl<W: Copy + Eq + Hash> Store<W> {
     }
 
     fn remember_ended(&mut self, name: &impl NameRef, lock: &Lock, now: Instant) {
-        self.remember(name, now, |memory| memory.end_up_to(lock.last_token()));
+        self.remember(name, now, |memory| memory.see_all_ended(lock.last_token()));
     }
 
     /// A command or event has ended the tenures of a lock without a decision. Many tenures are counted and freed in
@@ -628,6 +628,9 @@ impl<W: Copy + Eq + Hash> Store<W> {
     pub fn swap(&mut self, one: Db, other: Db) {
         self.memories.swap(one, other);
         self.dropped_locks.swap(one, other);
+        if let Some(UnlinkedLock { name: (db, _), .. }) = &mut self.unlinked {
+            *db = db.swapped(one, other);
+        }
         for (db, _) in &mut self.to_put_back {
             *db = db.swapped(one, other);
         }

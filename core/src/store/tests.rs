@@ -405,6 +405,16 @@ fn a_flush_ends_all_older_tenures_of_its_database() {
 }
 
 #[test]
+fn an_unlinked_lock_is_swapped_with_its_database() {
+    let mut store = in_quarantine();
+    unlink(&mut store, "k", &lock(7, 200), 100, false);
+    store.swap(Db(0), Db(1));
+    store.settle_unlinked(at(100), FREED + 1);
+    let ended = |db| store.memory(&(Db(db), b"k".as_slice().into())).last_ended();
+    assert_eq!((ended(0), ended(1)), (None, Some(token(7))));
+}
+
+#[test]
 fn a_quarantine_that_begins_again_restores_no_tenure_from_before() {
     let mut store = in_quarantine();
     store.tokens.observe(token(5));

@@ -366,6 +366,20 @@ fn a_tenure_that_ended_before_the_quarantine_began_again_cannot_be_restored() {
 }
 
 #[test]
+fn a_tenure_that_is_deleted_just_before_its_database_is_swapped_cannot_be_restored() {
+    let server = long();
+    let mut client = server.client();
+    let token = micros_now();
+    let claim = format!("A TOKEN {token}");
+    assert_eq!(restore(&mut client, &claim), Reply::Int(token));
+    client.transact(["DEL lock", "SWAPDB 0 1"]);
+    client.call("SELECT 1");
+    assert_eq!(restore(&mut client, &claim).error_word(), "NOTHELD");
+    client.call("SELECT 0");
+    assert_eq!(restore(&mut client, &claim), Reply::Int(token), "nothing has ended in this database");
+}
+
+#[test]
 fn a_restored_tenure_reaches_replicas_and_the_aof() {
     let mut primary = Setup::new().module(LONG).config("appendonly yes").config("appendfsync always").start();
     let replica = Server::start_replica_of(&primary);
