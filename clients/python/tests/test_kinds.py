@@ -149,7 +149,9 @@ def test_a_handle_names_the_kind_that_the_server_has(module: Any, scripted: Any)
     assert resumed.held and server.named[-1] == [b"SHARED"]
 
 
-def test_a_with_block_acquires_a_resumed_lock_only_if_it_is_not_held(module: Any, own: Any, client: redis.Redis) -> None:
+def test_a_with_block_acquires_a_resumed_lock_only_if_it_is_not_held(
+    module: Any, own: Any, client: redis.Redis
+) -> None:
     lock = module.Lock(own, "a")
     assert lock.acquire()
     with module.Lock.resume(own, lock.handle(detach=True)) as resumed:
