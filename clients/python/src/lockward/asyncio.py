@@ -10,8 +10,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Callable, TypeVar, cast
 
-from redis.exceptions import LockError as LockError
-from redis.exceptions import LockNotOwnedError as LockNotOwnedError
+from redis.exceptions import LockError, LockNotOwnedError
 
 from ._lock import LockBase, MultiLockBase, Name, ReadWriteLockBase, SemaphoreBase
 from ._lock import lead as lead_with
