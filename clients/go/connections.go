@@ -244,8 +244,8 @@ func (c *Client) discard(cn *connection, isBroken bool) {
 	}
 }
 
-// abandon closes a connection whose request has no reply. It waits until the server has read the request and closed the connection, but
-// not longer than the limit. If the request is still unsent then, the operating system drops it.
+// abandon closes a connection whose request has no reply. First it waits until the server has read the request and closed the
+// connection, but not longer than the limit. If the operating system has not sent the request by then, it drops the request.
 func (cn *connection) abandon(limit time.Duration) {
 	defer cn.close()
 	conn := cn.Conn

@@ -27,8 +27,8 @@ var (
 	// ErrRefused means that the server has answered with an error, such as MAXWAITERS, OOM, NOPERM or WRONGTYPE.
 	ErrRefused = errors.New("the server refuses the request")
 
-	// ErrUnreachable means that the client has sent or tried to send a request, and that no server has answered within the client's
-	// patience, or before the deadline of the context. If the server may have granted the lock, the client tries to release the lock. If
+	// ErrUnreachable means that the client has tried to send a request, but no server has answered within the client's patience, or
+	// before the deadline of the context. If the server may have granted the lock, the client tries to release the lock. If
 	// no server answers, the lock ends with its lease. If Lock.Guarded returns ErrUnreachable, the command may have run.
 	ErrUnreachable = errors.New("no server answers")
 
@@ -52,8 +52,8 @@ func (p *part) fail(outcome error, causes ...error) error {
 	return err
 }
 
-// contextError returns an error that says why a context has ended. failure is the reason why no server has answered, or nil if the
-// client has not tried to send the request. errLate as the cause means that the patience is over.
+// contextError returns the error of a call whose context has ended. failure is the reason why no server has answered. It is nil if the
+// client has not tried to send the request. If the cause of the context is errLate, the patience is over.
 func (p *part) contextError(ctx context.Context, failure error) error {
 	hasTried := failure != nil || context.Cause(ctx) == errLate
 	if hasTried && errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -149,9 +149,9 @@ func joined(parent, other context.Context) (ctx context.Context, end func()) {
 // before the patience, the deadline of ctx or the lease ended. Then the lock may still be held.
 func (l *Lock) Renew(ctx context.Context) error { return l.renew(ctx, "") }
 
-// Downgrade lets other owners hold the lock together with this Lock from now on. limit is Shared or Slots. The server refuses a limit
-// that is smaller than the present limit. The same limit changes nothing. In the same step the server grants the lock to the waiters
-// that the new limit admits. The token and the weight stay.
+// Downgrade sets a larger limit, so that other owners can hold the lock together with this Lock. limit is Shared or Slots. The server
+// refuses a limit that is smaller than the present limit. The present limit changes nothing. In the same step the server grants the
+// lock to the waiters that fit now. The token and the weight do not change.
 //
 // Downgrade returns the errors of Renew. After ErrUnreachable, or after the end of ctx, the next renewal may still downgrade the lock.
 // If the server has refused only some of several keys, the other keys are downgraded.

@@ -24,7 +24,7 @@ pub enum ParseError {
     Slots,
     /// A weight that is out of range, or larger than the limit.
     Weight,
-    /// A weight without a number of slots.
+    /// The request names a weight, but no number of slots.
     WeightNeedsSlots,
     /// A KEEP time that is out of range.
     Keep,
@@ -248,7 +248,8 @@ pub mod option {
 /// weight.
 ///
 /// # Errors
-/// [`ParseError::WeightNeedsSlots`], or [`ParseError::Weight`] when the weight is larger than the limit.
+/// [`ParseError::WeightNeedsSlots`] for a weight without a number of slots. [`ParseError::Weight`] for a weight that is
+/// larger than the limit.
 pub fn check_mode(slots: Option<Slots>, weight: Option<Weight>) -> Result<(), ParseError> {
     match (slots, weight) {
         (_, None) => Ok(()),

@@ -164,8 +164,8 @@ impl QuarantineMemory {
         self.forget_tenures_ended();
     }
 
-    /// Records that all holders of the lock have lost it, and that `last` is the largest of their tokens. Among the
-    /// holders may be tenures that had ended before, because RESTORE stores any tenure.
+    /// Records that all holders have lost the lock. `last` is the largest of their tokens. RESTORE can store a tenure
+    /// that had ended before, so a holder may have a token that this memory already counts as ended.
     pub fn see_all_ended(&mut self, last: Option<FencingToken>) {
         self.end_up_to(last);
         self.forget_tenures_ended();

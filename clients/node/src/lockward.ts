@@ -187,7 +187,7 @@ export class Lockward {
 /** The options of `lead`. */
 export type LeadOptions = Pick<AcquireOptions, "lease" | "signal" | "owner" | "replicas">;
 
-/** The options, and the routine after them. Throws before any lock is acquired if the program has confused them. */
+/** The options and the routine. Throws if the last argument is not a function, so that no lock is acquired for a wrong call. */
 function optionsAnd<O, R>(rest: OptionsAnd<O, R>): [O, R] {
   const [options, routine] = rest.length === 1 ? [{} as O, rest[0]] : rest;
   if (typeof routine !== "function") throw new TypeError("the last argument must be a function, after the options");

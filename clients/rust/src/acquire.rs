@@ -149,8 +149,8 @@ impl Lock {
         Ok(guard)
     }
 
-    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. A panic goes on
-    /// after the release. When the lock is lost, `work` is dropped at its current `.await`.
+    /// Acquires the lock, runs `work` and releases the lock, even if `work` returns an error or panics. The panic
+    /// continues after the release. When the lock is lost, `work` is dropped at its current `.await`.
     ///
     /// ```no_run
     /// # async fn example(client: lockward_client::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -73,7 +73,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// This kind with another limit. The server refuses `SHARED` with a weight, but a renewal in quarantine must name
-    /// the weight. A renewal without a limit would keep the old limit, so the result names even the limit of one holder.
+    /// the weight. A renewal without a limit keeps the old limit. So for an exclusive lock the result names one slot.
     fn downgraded(self, limit: Limit) -> Self {
         let limit = match limit {
             Limit::Exclusive => Limit::Slots(1),

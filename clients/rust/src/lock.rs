@@ -33,16 +33,16 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Acquires a read lock: all owners that ask for a shared lock may hold the lock together. Of the calls of this
-    /// method and [`slots`](Self::slots), the last call applies.
+    /// Acquires a read lock: all owners that ask for a shared lock may hold the lock together. If you call this method
+    /// and [`slots`](Self::slots), only the last call has an effect.
     pub fn shared(mut self) -> Self {
         self.kind.limit = Limit::Shared;
         self
     }
 
     /// Makes the lock a semaphore: the weights of all holders together are at most `slots`. This number is 1 to
-    /// 1,000,000, and should be the same for all callers. Of the calls of this method and [`shared`](Self::shared), the
-    /// last call applies.
+    /// 1,000,000, and should be the same for all callers. If you call this method and [`shared`](Self::shared),
+    /// only the last call has an effect.
     pub fn slots(mut self, slots: u32) -> Self {
         self.kind.limit = Limit::Slots(slots);
         self

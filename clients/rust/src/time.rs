@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A duration that is longer than any process lives, and short enough to be added to any instant.
 pub(crate) const FAR_FUTURE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
-/// Whole milliseconds, rounded down, at most the largest number that the server reads.
+/// The duration in milliseconds, rounded down. At most `i64::MAX`, the largest number that the server accepts.
 pub(crate) fn millis(duration: Duration) -> u64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).unsigned_abs()
 }
